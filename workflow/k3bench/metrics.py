@@ -1,0 +1,92 @@
+"""The metric registry: tag, unit, better direction and formula of every number k3bench reports about time.
+
+In: per-step durations of the batches of a point. Out: named values. Out of scope: comparing them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from k3bench.units import ms_from_ns
+
+Better = Literal["lower", "higher"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured quantity; `formula` is its definition as the report prints it."""
+
+    tag: str
+    unit: str
+    better: Better
+    formula: str
+    section: str
+
+
+METRICS: Mapping[str, Metric] = {
+    m.tag: m
+    for m in (
+        Metric("tpot_median_ms", "ms", "lower", "median over batches of (last - first token) / (OSL - 1)", "latency"),
+        Metric("ttft_median_ms", "ms", "lower", "median over batches of first token - start", "latency"),
+        Metric("itl_median_ms", "ms", "lower", "median gap between streamed chunks (stream_interval tokens)", "latency"),
+        Metric("step_p99_ms", "ms", "lower", "99th percentile of single decode steps", "latency"),
+        Metric("tps_user", "tok/s", "higher", "1000 / tpot_median_ms", "throughput"),
+        Metric("output_tok_s", "tok/s", "higher", "output tokens of all batches / their total time", "throughput"),
+    )
+}
+#: The metric that decides: everything else corroborates or restates it.
+HEADLINE = "tpot_median_ms"
+
+#: Restatements by definition: (metric, other, how to read it). The witness check confirms them from the data.
+IDENTITIES = (
+    ("itl_median_ms", "tpot_median_ms", "itl = stream_interval x tpot"),
+    ("tps_user", "tpot_median_ms", "tps_user = 1000 / tpot"),
+)
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """One closed-loop batch: all rows start together and emit one token a step.
+
+    `step_ns[0]` ends with the first token, so a batch of OSL tokens has OSL steps.
+    """
+
+    step_ns: tuple[int, ...]
+
+    @property
+    def ttft_ms(self) -> float:
+        """Start to first token."""
+        return ms_from_ns(self.step_ns[0])
+
+    @property
+    def tpot_ms(self) -> float:
+        """(last - first) / (OSL - 1); a batch needs two tokens to have one."""
+        return ms_from_ns(sum(self.step_ns[1:])) / (len(self.step_ns) - 1)
+
+    def chunk_gaps_ms(self, stream_interval: int) -> list[float]:
+        """Times between chunks; the first token is a chunk of its own, then one every `stream_interval` tokens."""
+        tail = self.step_ns[1:]
+        whole = range(0, len(tail) - stream_interval + 1, stream_interval)
+        return [ms_from_ns(sum(tail[i : i + stream_interval])) for i in whole]
+
+
+def point_metrics(batches: Sequence[BatchTimes], *, level: int, stream_interval: int) -> dict[str, float]:
+    """Every metric of one point from its batches (at least one; OSL at least 2). Units as the names say."""
+    tpot = statistics.median(b.tpot_ms for b in batches)
+    gaps = [gap for b in batches for gap in b.chunk_gaps_ms(stream_interval)]
+    steps = sorted(ms_from_ns(ns) for b in batches for ns in b.step_ns[1:])
+    tokens = level * sum(len(b.step_ns) for b in batches)
+    seconds = sum(sum(b.step_ns) for b in batches) / 1e9
+    values = {
+        "tpot_median_ms": tpot,
+        "ttft_median_ms": statistics.median(b.ttft_ms for b in batches),
+        "step_p99_ms": steps[min(len(steps) - 1, -(-99 * len(steps) // 100) - 1)],
+        "tps_user": 1000.0 / tpot,
+        "output_tok_s": tokens / seconds,
+    }
+    if gaps:
+        values["itl_median_ms"] = statistics.median(gaps)
+    return values
