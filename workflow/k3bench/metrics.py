@@ -31,7 +31,9 @@ METRICS: Mapping[str, Metric] = {
     for m in (
         Metric("tpot_median_ms", "ms", "lower", "median over batches of (last - first token) / (OSL - 1)", "latency"),
         Metric("ttft_median_ms", "ms", "lower", "median over batches of first token - start", "latency"),
-        Metric("itl_median_ms", "ms", "lower", "median gap between streamed chunks (stream_interval tokens)", "latency"),
+        Metric(
+            "itl_median_ms", "ms", "lower", "median gap between streamed chunks (stream_interval tokens)", "latency"
+        ),
         Metric("step_p99_ms", "ms", "lower", "99th percentile of single decode steps", "latency"),
         Metric("tps_user", "tok/s", "higher", "1000 / tpot_median_ms", "throughput"),
         Metric("output_tok_s", "tok/s", "higher", "output tokens of all batches / their total time", "throughput"),

@@ -1,0 +1,91 @@
+"""Recipe in, plan out: who is measured where, in which order, for how long.
+
+Pure: the same recipe gives the same plan. Out of scope: running it. No torch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from k3bench.records.measurement import Arm, Order
+from k3bench.records.plan import Plan, PlannedAllocation, PlannedBlock, PlannedObservation, PlannedProfile
+from k3bench.records.recipe import ObservationSpec, Recipe
+
+
+def make_plan(recipe: Recipe) -> Plan:
+    """Draw block orders and level orders by the recipe's seed and lay the observations out in submission order."""
+    half = (recipe.zero_change + 1) // 2
+    first = recipe.observations[0]
+    zeros = [_zero(first, n) for n in range(1, recipe.zero_change + 1)]
+    order = [*zeros[:half], *((o, recipe.arms.equal) for o in recipe.observations), *zeros[half:]]
+    observations = tuple(_plan_observation(recipe, spec, zero) for spec, zero in order)
+    return Plan(recipe=recipe, observations=observations, profiles=tuple(_profiles(recipe)))
+
+
+def _zero(first: ObservationSpec, number: int) -> tuple[ObservationSpec, bool]:
+    return ObservationSpec(id=f"zero{number}", rack=first.rack, pair=first.pair), True
+
+
+def _plan_observation(recipe: Recipe, spec: ObservationSpec, zero: bool) -> PlannedObservation:
+    draw = random.Random(f"{recipe.seed}/{spec.id}")
+    levels = recipe.workload.levels
+    orders: tuple[Order, Order] = ("ABBA", "BAAB")
+    blocks = tuple(
+        PlannedBlock(number=n, order=draw.choice(orders), levels=tuple(draw.sample(levels, len(levels))))
+        for n in range(recipe.blocks)
+    )
+    step = recipe.blocks_per_allocation
+    groups = [tuple(range(i, min(i + step, recipe.blocks))) for i in range(0, recipe.blocks, step)]
+    allocations = tuple(PlannedAllocation(id=f"alloc{n}", blocks=g) for n, g in enumerate(groups, 1))
+    return PlannedObservation(
+        id=spec.id, rack=spec.rack, pair=spec.pair, zero_change=zero, blocks=blocks, allocations=allocations
+    )
+
+
+def _profiles(recipe: Recipe) -> Iterable[PlannedProfile]:
+    if recipe.trace.tool == "none":
+        return
+    level = recipe.trace.level or recipe.primary_level
+    arms: tuple[Arm, Arm] = ("before", "after")
+    for spec in recipe.observations:
+        for arm in arms:
+            yield PlannedProfile(observation=spec.id, arm=arm, level=level, tool=recipe.trace.tool)
+
+
+def points_planned(plan: Plan) -> int:
+    """How many points the campaign has."""
+    return sum(4 * len(b.levels) for o in plan.observations for b in o.blocks)
+
+
+def rows(plan: Plan) -> list[dict[str, str]]:
+    """The plan as table rows in submission order: one per allocation, then one per profiled run."""
+    recipe = plan.recipe
+    table = [
+        {
+            "observation": o.id,
+            "rack": o.rack,
+            "builds": o.pair + (" (before twice)" if o.zero_change else ""),
+            "allocation": a.id,
+            "blocks": " ".join(f"{b.number}:{b.order}" for b in o.blocks_of(a.id)),
+            "levels": " | ".join(",".join(map(str, b.levels)) for b in o.blocks_of(a.id)),
+            "points": str(sum(4 * len(b.levels) for b in o.blocks_of(a.id))),
+            "limit": f"{recipe.resources.minutes} min",
+        }
+        for o in plan.observations
+        for a in o.allocations
+    ]
+    table += [
+        {
+            "observation": p.observation,
+            "rack": plan.observation(p.observation).rack,
+            "builds": p.arm,
+            "allocation": f"profiled by {p.tool}",
+            "blocks": "-",
+            "levels": str(p.level),
+            "points": "0",
+            "limit": "never timed",
+        }
+        for p in plan.profiles
+    ]
+    return table

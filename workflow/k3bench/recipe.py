@@ -1,0 +1,200 @@
+"""A recipe file in, a validated `Recipe` out, or a `RecipeError` with file, line, reason, cure and the valid choices.
+
+Checks what the data alone cannot know: that the preset and the policies exist and the context suffices.
+Out of scope: drawing orders and names (`plan.py`). No torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from k3bench.errors import RecipeError
+from k3bench.records.recipe import Recipe
+from k3model.config import ConfigError, preset
+from k3model.policy import PolicyError, policy
+
+#: A recipe is a page, not a data set.
+MAX_RECIPE_BYTES = 256 * 1024
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read, parse and validate a recipe file. Raises `RecipeError` with file and line."""
+    try:
+        if path.stat().st_size > MAX_RECIPE_BYTES:
+            raise RecipeError(
+                "larger than any recipe", where=str(path), fix=f"keep it under {MAX_RECIPE_BYTES // 1024} KiB"
+            )
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(
+            f"cannot read the recipe: {error}", where=str(path), fix="name a YAML file, e.g. recipes/laptop.yaml"
+        ) from None
+    return parse_recipe(text, where=str(path), name=path.stem)
+
+
+def parse_recipe(text: str, *, where: str, name: str) -> Recipe:
+    """Parse recipe text; `name` is the name it must carry (the file's stem)."""
+    try:
+        _refuse_aliases(text)
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise RecipeError(
+            f"not valid YAML: {getattr(error, 'problem', None) or error}",
+            where=f"{where}{line}",
+            fix="compare with recipes/laptop.yaml; indentation is by spaces",
+        ) from None
+    if not isinstance(data, dict) or tree is None:
+        raise RecipeError("a recipe is a mapping of keys to values", where=where, fix="start from recipes/laptop.yaml")
+    _refuse_duplicate_keys(tree, where)
+    if data.get("schema") != Recipe.SCHEMA:
+        raise RecipeError(
+            f"schema is {data.get('schema')!r}",
+            where=f"{where}:{_line(tree, ('schema',))}",
+            fix=f"write `schema: {Recipe.SCHEMA}`",
+        )
+    try:
+        recipe = Recipe.model_validate_json(json.dumps(data, default=str), strict=True)
+    except ValidationError as error:
+        raise _explain(error, tree, where) from None
+    if recipe.name != name:
+        raise RecipeError(
+            f"name is {recipe.name!r} but the file is {name!r}",
+            where=f"{where}:{_line(tree, ('name',))}",
+            fix=f"write `name: {name}` or rename the file: results lie under results/<name>/",
+        )
+    for loc, problem, cure in _unknown_to_k3model(recipe):
+        raise RecipeError(problem, where=f"{where}:{_line(tree, loc)} ({'.'.join(loc)})", fix=cure)
+    return recipe
+
+
+def _unknown_to_k3model(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Presets, options, policies and contexts that the engine does not have."""
+    if recipe.engine.name != "k3model":
+        return
+    for arm in ("before", "after"):
+        try:
+            policy(getattr(recipe.arms, arm).policy)
+        except PolicyError as error:
+            yield ("arms", arm, "policy"), str(error), "choose one of the policies named above"
+    try:
+        config = preset(recipe.engine.preset, **recipe.engine.options)
+    except (ConfigError, TypeError) as error:
+        yield ("engine", "preset"), str(error), "choose one of the presets named above"
+        return
+    need = recipe.workload.isl_tokens + recipe.workload.osl_tokens
+    if need > config.max_context:
+        yield (
+            ("workload", "isl_tokens"),
+            f"isl_tokens + osl_tokens = {need} is beyond the {config.max_context}-token context of the preset",
+            "shorten them or choose another preset",
+        )
+
+
+def _explain(error: ValidationError, tree: yaml.Node, where: str) -> RecipeError:
+    """pydantic's first complaint in the words of the person who wrote the recipe."""
+    first = error.errors(include_url=False)[0]
+    loc = tuple(first["loc"])
+    path = ".".join(str(part) for part in loc) or "recipe"
+    place = f"{where}:{_line(tree, loc)}"
+    if first["type"] == "extra_forbidden":
+        choices = _fields_at(loc[:-1])
+        close = difflib.get_close_matches(str(loc[-1]), choices, n=1, cutoff=0.5)
+        hint = f"did you mean `{close[0]}`? " if close else ""
+        return RecipeError(f"unknown key `{path}`", where=place, fix=f"{hint}valid keys here: {', '.join(choices)}")
+    if first["type"] == "missing":
+        return RecipeError(
+            f"`{path}` is missing", where=place, fix=_meaning(loc) or "add it; recipes/laptop.yaml shows every key"
+        )
+    if first["type"] == "value_error":
+        return RecipeError(str(first["ctx"]["error"]), where=f"{place} ({path})", fix="change the value named above")
+    message = str(first["msg"])
+    given = first["input"]
+    return RecipeError(f"`{path}` is {given!r}: {message[0].lower()}{message[1:]}", where=place, fix=_cure(loc, given))
+
+
+def _cure(loc: tuple[Any, ...], given: Any) -> str:
+    key = str(loc[-1]) if loc else ""
+    if isinstance(given, str) and given[:1].isdigit():
+        return f"write a bare number: the unit is in the key's name (`{key}`), so `2` and not `2 %`, `60` and not `1h`"
+    return _meaning(loc) or "see workflow/schemas/recipe.schema.json for what is valid here"
+
+
+_MEANINGS = {
+    "primary_level": "name the one level whose verdict is the headline, e.g. `primary_level: 1`",
+    "blocks": "a whole number of ABBA/BAAB blocks per observation; 2 blocks (4 pairs) are the least for a verdict",
+    "levels": "a list of concurrency levels, e.g. `levels: [1, 2, 4]`",
+    "batches": "at least 5 batches a point: its value is their median",
+    "name": "the file's stem",
+}
+
+
+def _meaning(loc: tuple[Any, ...]) -> str:
+    return next((_MEANINGS[str(part)] for part in reversed(loc) if str(part) in _MEANINGS), "")
+
+
+def _fields_at(loc: tuple[Any, ...]) -> list[str]:
+    """The valid keys of the (sub)model at a path."""
+    model: Any = Recipe
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        model = _model_in(annotation)
+        if model is None:
+            return []
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((m for m in map(_model_in, getattr(annotation, "__args__", ())) if m), None)
+
+
+def _line(tree: yaml.Node, loc: tuple[Any, ...]) -> int:
+    """The line of the deepest node of a path that exists; keys are found by value, list items by index."""
+    node, line = tree, tree.start_mark.line
+    for part in loc:
+        if isinstance(node, yaml.MappingNode):
+            hit = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if hit is None:
+                break
+            line, node = hit[0].start_mark.line, hit[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+    return line + 1
+
+
+def _refuse_aliases(text: str) -> None:
+    """Anchors can make a small file endless; a recipe needs none."""
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError(f"alias *{event.anchor}: recipes use no YAML anchors")
+
+
+def _refuse_duplicate_keys(node: yaml.Node, where: str) -> None:
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if key.value in seen:
+                raise RecipeError(
+                    f"key `{key.value}` is given twice",
+                    where=f"{where}:{key.start_mark.line + 1}",
+                    fix="keep one of them",
+                )
+            seen.add(key.value)
+            _refuse_duplicate_keys(value, where)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _refuse_duplicate_keys(value, where)

@@ -1,0 +1,1 @@
+"""The files between the stages: one module per kind of record."""

@@ -1,0 +1,182 @@
+"""The recipe as data: what to compare, on what, how often. Frozen, strict, units in the names.
+
+In: plain data. Out: a validated `Recipe`; a plan that can never run or never answer is refused here.
+Out of scope: reading YAML, and whether a preset or policy exists (`k3bench.recipe`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from k3bench.metrics import HEADLINE, METRICS
+from k3bench.records.base import Model, Name, Record
+
+Positive = Annotated[int, Field(ge=1)]
+Percent = Annotated[float, Field(gt=0, lt=100)]
+Engine = Literal["k3model", "simulated"]
+
+
+class Truth(Model):
+    """What the `simulated` engine makes true, so that tests and learners know the answer."""
+
+    tpot_ms: Annotated[float, Field(gt=0)] = 10.0
+    effect_pct: Annotated[float, Field(gt=-90, lt=900)] = 0.0
+    run_sd_pct: Annotated[float, Field(ge=0)] = 1.0
+    rack_effect_sd_pct: Annotated[float, Field(ge=0)] = 0.0
+    drift_pct_per_run: float = 0.0
+    heavy_tails: bool = False
+    fail_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class EngineSpec(Model):
+    """What is measured. `preset` names a K3 configuration; `options` are its named variants."""
+
+    name: Engine
+    preset: str = "nano"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    options: dict[str, str | int | bool] = {}
+    truth: Truth | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.name == "simulated" and self.truth is None:
+            raise ValueError("engine simulated needs `truth:` (tpot_ms, effect_pct, run_sd_pct, ...)")
+        if self.name != "simulated" and self.truth is not None:
+            raise ValueError("`truth:` belongs to engine simulated only: a measured engine has no known answer")
+        return self
+
+
+class ArmSpec(Model):
+    """One side of the comparison: the overlap policy, the build it runs from, and its extra environment."""
+
+    policy: str
+    build: Name = "installed"
+    environment: dict[Name, str] = {}
+
+
+class Arms(Model):
+    """Both sides."""
+
+    before: ArmSpec
+    after: ArmSpec
+
+    @property
+    def equal(self) -> bool:
+        """True for a zero-change recipe."""
+        return self.before == self.after
+
+
+class Workload(Model):
+    """ISL, OSL, concurrency levels, and how a point is made of batches."""
+
+    isl_tokens: Positive
+    osl_tokens: Annotated[int, Field(ge=2)]
+    levels: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    stream_interval: Positive = 1
+    batches: Annotated[int, Field(ge=5)] = 5
+    warmup_batches: Annotated[int, Field(ge=0)] = 1
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len(set(self.levels)) != len(self.levels):
+            raise ValueError(f"levels {list(self.levels)} name a concurrency twice")
+        return self
+
+
+class ObservationSpec(Model):
+    """One rack with one build pair."""
+
+    id: Name
+    rack: Name = "local"
+    pair: Name = "p1"
+
+
+class Validity(Model):
+    """Criteria written before the data; a run that breaks one drops its pair."""
+
+    max_clock_change_pct: Annotated[float, Field(ge=0)] = 10.0
+    same_throttle_reasons: bool = True
+
+
+class Resources(Model):
+    """What one allocation asks for. Site names (account, partition) belong in the profile."""
+
+    minutes: Positive = 60
+    nodes: Positive = 1
+    gpus_per_node: Annotated[int, Field(ge=0)] = 0
+
+
+class Tracking(Model):
+    """Where the numbers go besides the files."""
+
+    experiment: Name | None = None
+
+
+class Profiling(Model):
+    """Separate profiled runs, never timed: `none` until a trace is wanted."""
+
+    tool: Literal["none", "nsys", "kineto", "cupti"] = "none"
+    level: Positive | None = None
+
+
+class Recipe(Record):
+    """One question, asked in full before anything runs."""
+
+    SCHEMA: ClassVar[str] = "k3bench.recipe/1"
+    schema_: Literal["k3bench.recipe/1"] = Field(default="k3bench.recipe/1", alias="schema")
+    name: Name
+    title: str
+    engine: EngineSpec
+    arms: Arms
+    workload: Workload
+    observations: Annotated[tuple[ObservationSpec, ...], Field(min_length=1)]
+    blocks: Positive
+    blocks_per_allocation: Positive = 1
+    zero_change: Annotated[int, Field(ge=0)] = 0
+    margin_pct: Percent = 2.0
+    primary_level: Positive
+    primary_metric: str = HEADLINE
+    looks: Annotated[int, Field(ge=1, le=10)] = 1
+    seed: Annotated[int, Field(ge=0)] = 0
+    validity: Validity = Validity()
+    resources: Resources = Resources()
+    trace: Profiling = Profiling()
+    tracking: Tracking = Tracking()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for problem in _impossible(self):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def simulated(self) -> bool:
+        """Every number of this campaign is made up, and every page says so."""
+        return self.engine.name == "simulated"
+
+
+def _impossible(recipe: Recipe) -> list[str]:
+    """Plans that can never be run or never answer, each as one sentence with its cure."""
+    found = []
+    levels = list(recipe.workload.levels)
+    ids = [o.id for o in recipe.observations]
+    twice = sorted({i for i in ids if ids.count(i) > 1})
+    if recipe.primary_level not in levels:
+        found.append(f"primary_level {recipe.primary_level} is not among workload.levels; valid choices: {levels}")
+    if recipe.primary_metric not in METRICS:
+        found.append(f"primary_metric {recipe.primary_metric!r} is unknown; valid choices: {', '.join(METRICS)}")
+    if twice:
+        found.append(f"observation id {twice[0]!r} is used twice; every rack with a build pair needs its own id")
+    if any(i.startswith("zero") for i in ids):
+        found.append("observation ids that begin with 'zero' are kept for zero_change; choose another id")
+    if recipe.blocks_per_allocation > recipe.blocks:
+        found.append(
+            f"blocks_per_allocation {recipe.blocks_per_allocation} exceeds blocks; use at most {recipe.blocks}"
+        )
+    if recipe.looks > recipe.blocks:
+        found.append(f"{recipe.looks} looks at {recipe.blocks} blocks: a look needs at least one new block")
+    if recipe.trace.tool != "none" and recipe.trace.level not in (None, *levels):
+        found.append(f"trace.level {recipe.trace.level} is not among workload.levels; valid choices: {levels}")
+    return found
