@@ -3,8 +3,8 @@
 In: what `trace/residency.py` measured. Out: `k3bench.residency/1`. Out of scope: rounding, sentences, pictures.
 
 Every `*_ns` is a sum over the kept steps of one graph on one device unless the name says `per_step`; divide by
-`n_steps_kept`. Devices, ranks and graphs are never pooled: `summaries` gives means and worst cases over them, after each
-was measured alone.
+`n_steps_kept`. Devices, ranks and graphs are never pooled: `summaries` gives means and worst cases over them, after
+each was measured alone.
 A number that cannot be had is None, never 0.
 """
 

@@ -1,0 +1,1 @@
+"""The trace stage: what two streams really did, from GPU traces. In: traces. Out: `k3bench.residency/1`."""
