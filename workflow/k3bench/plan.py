@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from k3bench.records.base import digest_of
 from k3bench.records.measurement import Arm, Order
 from k3bench.records.plan import Plan, PlannedAllocation, PlannedBlock, PlannedObservation, PlannedProfile
 from k3bench.records.recipe import ObservationSpec, Recipe
@@ -89,3 +90,17 @@ def rows(plan: Plan) -> list[dict[str, str]]:
         for p in plan.profiles
     ]
     return table
+
+
+def spec_digests(plan: Plan) -> dict[tuple[str, str], str]:
+    """(observation, allocation) -> digest of what is planned there, in submission order.
+
+    Snakemake reruns an allocation only when its own digest changes, whatever else changed in the recipe.
+    """
+    recipe = plan.recipe.model_dump(mode="json", by_alias=True)
+    shared = {k: recipe[k] for k in ("engine", "arms", "workload", "validity", "seed")}
+    return {
+        (o.id, a.id): digest_of([shared, o.rack, o.pair, [b.model_dump(mode="json") for b in o.blocks_of(a.id)]])
+        for o in plan.observations
+        for a in o.allocations
+    }

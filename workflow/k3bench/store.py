@@ -166,3 +166,9 @@ class CampaignFolder:
         """All records of a folder (`points`, `blocks`, `fingerprints`) in name order."""
         for path in sorted((self.observation(observation) / kind).glob("*.json")):
             yield read_record(path, record)
+
+
+def recorded_campaigns(root: Path) -> dict[str, str]:
+    """Name -> folder of every campaign kept under `results/recorded/`: those that hold a plan or reported figures."""
+    found = sorted(p for name in ("plan.json", "reported.json") for p in root.glob(f"*/{name}"))
+    return {p.parent.name: p.parent.as_posix() for p in found}

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from k3bench.records.base import Digest, Model, Name, Record
+from k3bench.records.base import Digest, Model, Name, Record, digest_of
 from k3bench.records.measurement import ARMS_OF, Arm, Order, PointName
 from k3bench.records.recipe import Recipe
 
@@ -78,7 +78,7 @@ class Plan(Record):
 
 
 class Build(Record):
-    """One arm made runnable. Holds no clock, so the same sources give the same bytes and the same digest."""
+    """One arm made runnable. Holds no clock, so the same sources give the same bytes."""
 
     SCHEMA: ClassVar[str] = "k3bench.build/1"
     schema_: Literal["k3bench.build/1"] = Field(default="k3bench.build/1", alias="schema")
@@ -93,3 +93,8 @@ class Build(Record):
     git_commit: str | None
     git_dirty: bool | None
     versions: dict[Name, str]
+
+    @property
+    def identity(self) -> str:
+        """Digest of what runs. The commit is provenance and not part of it: the sources have a digest of their own."""
+        return digest_of(self.model_dump(mode="json", exclude={"git_commit", "git_dirty"}))

@@ -1,0 +1,36 @@
+"""Recipe in, pull-request section out: plan, build, measure, verify, trace, compare, publish.
+
+    snakemake --cores 1 --workflow-profile workflow/profiles/laptop --config recipe=recipes/laptop.yaml
+
+The campaigns kept in results/recorded/ are compared and published beside the recipe's own.
+"""
+
+from pathlib import Path
+
+from k3bench.plan import make_plan, spec_digests
+from k3bench.recipe import load_recipe
+from k3bench.store import recorded_campaigns
+
+RECIPE = config.get("recipe", "recipes/laptop.yaml")
+PLAN = make_plan(load_recipe(Path(RECIPE)))
+NAME = PLAN.recipe.name
+ALLOCATIONS = spec_digests(PLAN)
+FOLDERS = {**recorded_campaigns(Path("results/recorded")), NAME: f"results/{NAME}"}
+
+
+rule all:
+    default_target: True
+    input:
+        expand("results/{campaign}/report/pr.md", campaign=FOLDERS),
+        expand("results/{campaign}/receipt.json", campaign=FOLDERS),
+
+
+include: "workflow/rules/plan.smk"
+include: "workflow/rules/build.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/compare.smk"
+include: "workflow/rules/publish.smk"
+
+
+onsuccess:
+    shell("k3bench show results/{NAME:q}")

@@ -1,0 +1,1 @@
+"""The measure stage: walk the plan's blocks, one point on disk before the next begins."""

@@ -1,0 +1,36 @@
+"""publish: comparison, records -> results/<campaign>/report/ and, as a second step, MLflow
+
+The report is written first: an MLflow that is down can cost the receipt, never the report.
+"""
+
+
+rule publish:
+    input:
+        "results/{campaign}/comparison.json",
+    output:
+        "results/{campaign}/report/pr.md",
+        "results/{campaign}/report/index.html",
+    log:
+        "results/{campaign}/logs/publish.log",
+    params:
+        folder=lambda w: FOLDERS[w.campaign],
+    conda:
+        "../../environment.yml"
+    shell:
+        "k3bench publish {input:q} --records {params.folder:q} > {log:q} 2>&1"
+
+
+rule track:
+    input:
+        comparison="results/{campaign}/comparison.json",
+        report="results/{campaign}/report/pr.md",
+    output:
+        "results/{campaign}/receipt.json",
+    log:
+        "results/{campaign}/logs/track.log",
+    params:
+        folder=lambda w: FOLDERS[w.campaign],
+    conda:
+        "../../environment.yml"
+    shell:
+        "k3bench track {input.comparison:q} --records {params.folder:q} --out {output:q} > {log:q} 2>&1"
