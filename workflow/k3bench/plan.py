@@ -104,3 +104,27 @@ def spec_digests(plan: Plan) -> dict[tuple[str, str], str]:
         for o in plan.observations
         for a in o.allocations
     }
+
+
+def describe(plan: Plan) -> str:
+    """The plan as a table in submission order, with its totals."""
+    recipe, table = plan.recipe, rows(plan)
+    columns = list(table[0])
+    widths = {c: max(len(c), *(len(row[c]) for row in table)) for c in columns}
+    lines = ["  ".join(row[c].ljust(widths[c]) for c in columns).rstrip() for row in table]
+    header = "  ".join(c.ljust(widths[c]) for c in columns)
+    allocations = sum(len(o.allocations) for o in plan.observations)
+    return "\n".join(
+        [
+            f"{recipe.name}: {recipe.title}{' (simulated)' if recipe.simulated else ''}",
+            f"before = {recipe.arms.before.policy}, after = {recipe.arms.after.policy}; "
+            f"headline at concurrency {recipe.primary_level}, margin {recipe.margin_pct:g} %, seed {recipe.seed}",
+            "",
+            header.rstrip(),
+            "-" * len(header),
+            *lines,
+            "",
+            f"{allocations} allocations, {points_planned(plan)} points, "
+            f"at most {allocations * recipe.resources.minutes} min of machine time one after the other",
+        ]
+    )

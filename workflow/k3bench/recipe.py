@@ -22,6 +22,8 @@ from k3model.policy import PolicyError, policy
 
 #: A recipe is a page, not a data set.
 MAX_RECIPE_BYTES = 256 * 1024
+#: K3's own limit (its text configuration).
+MAX_POSITIONS = 1_048_576
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -85,26 +87,33 @@ def _unknown_to_k3model(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str, 
         try:
             policy(getattr(recipe.arms, arm).policy)
         except PolicyError as error:
-            yield ("arms", arm, "policy"), str(error), "choose one of the policies named above"
+            yield ("arms", arm, "policy"), *_said(error)
     try:
-        config = preset(recipe.engine.preset, **recipe.engine.options)
+        preset(recipe.engine.preset, **recipe.engine.options)
     except (ConfigError, TypeError) as error:
-        yield ("engine", "preset"), str(error), "choose one of the presets named above"
-        return
+        yield ("engine", "preset"), *_said(error)
     need = recipe.workload.isl_tokens + recipe.workload.osl_tokens
-    if need > config.max_context:
+    if need > MAX_POSITIONS:
         yield (
             ("workload", "isl_tokens"),
-            f"isl_tokens + osl_tokens = {need} is beyond the {config.max_context}-token context of the preset",
-            "shorten them or choose another preset",
+            f"isl_tokens + osl_tokens = {need} is beyond K3's {MAX_POSITIONS} positions",
+            "shorten",
         )
+
+
+def _said(error: Exception) -> tuple[str, str]:
+    """What an error of k3model says, as problem and cure."""
+    return getattr(error, "what", str(error)), getattr(error, "fix", "") or "see python -m k3model --help"
 
 
 def _explain(error: ValidationError, tree: yaml.Node, where: str) -> RecipeError:
     """pydantic's first complaint in the words of the person who wrote the recipe."""
-    first = error.errors(include_url=False)[0]
+    problems = error.errors(include_url=False)
+    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     loc = tuple(first["loc"])
-    path = ".".join(str(part) for part in loc) or "recipe"
+    if first["type"] == "impossible":
+        loc = tuple(first["ctx"]["at"].split("."))
+    path = ".".join(map(str, loc)) or "recipe"
     place = f"{where}:{_line(tree, loc)}"
     if first["type"] == "extra_forbidden":
         choices = _fields_at(loc[:-1])
@@ -115,6 +124,8 @@ def _explain(error: ValidationError, tree: yaml.Node, where: str) -> RecipeError
         return RecipeError(
             f"`{path}` is missing", where=place, fix=_meaning(loc) or "add it; recipes/laptop.yaml shows every key"
         )
+    if first["type"] == "impossible":
+        return RecipeError(first["ctx"]["problem"], where=f"{place} ({path})", fix=first["ctx"]["cure"])
     if first["type"] == "value_error":
         return RecipeError(str(first["ctx"]["error"]), where=f"{place} ({path})", fix="change the value named above")
     message = str(first["msg"])

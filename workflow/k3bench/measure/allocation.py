@@ -1,7 +1,7 @@
 """One allocation: walk the plan's blocks, measure each whole, put every point on disk before the next begins.
 
 In: a campaign folder with plan and builds. Out: points, raw values, fingerprints, a closing record per block.
-Needs torch (for k3model), numpy, pydantic and PyYAML only. Out of scope: submitting (`command.py`), judging (`compare/`).
+Needs torch (for k3model), numpy, pydantic and PyYAML only. Out of scope: submitting and judging.
 """
 
 from __future__ import annotations

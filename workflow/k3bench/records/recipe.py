@@ -6,9 +6,11 @@ Out of scope: reading YAML, and whether a preset or policy exists (`k3bench.reci
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from k3bench.metrics import HEADLINE, METRICS
 from k3bench.records.base import Model, Name, Record
@@ -38,14 +40,6 @@ class EngineSpec(Model):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     options: dict[str, str | int | bool] = {}
     truth: Truth | None = None
-
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        if self.name == "simulated" and self.truth is None:
-            raise ValueError("engine simulated needs `truth:` (tpot_ms, effect_pct, run_sd_pct, ...)")
-        if self.name != "simulated" and self.truth is not None:
-            raise ValueError("`truth:` belongs to engine simulated only: a measured engine has no known answer")
-        return self
 
 
 class ArmSpec(Model):
@@ -77,12 +71,6 @@ class Workload(Model):
     stream_interval: Positive = 1
     batches: Annotated[int, Field(ge=5)] = 5
     warmup_batches: Annotated[int, Field(ge=0)] = 1
-
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
-        if len(set(self.levels)) != len(self.levels):
-            raise ValueError(f"levels {list(self.levels)} name a concurrency twice")
-        return self
 
 
 class ObservationSpec(Model):
@@ -147,8 +135,8 @@ class Recipe(Record):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        for problem in _impossible(self):
-            raise ValueError(problem)
+        for at, problem, cure in _impossible(self):
+            raise PydanticCustomError("impossible", "{problem}", {"at": at, "problem": problem, "cure": cure})
         return self
 
     @property
@@ -157,26 +145,28 @@ class Recipe(Record):
         return self.engine.name == "simulated"
 
 
-def _impossible(recipe: Recipe) -> list[str]:
-    """Plans that can never be run or never answer, each as one sentence with its cure."""
-    found = []
-    levels = list(recipe.workload.levels)
-    ids = [o.id for o in recipe.observations]
-    twice = sorted({i for i in ids if ids.count(i) > 1})
+def _impossible(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Plans that can never be run or never answer: (field, problem, cure)."""
+    levels, ids = list(recipe.workload.levels), [o.id for o in recipe.observations]
+    choose = f"valid choices: {', '.join(map(str, levels))}"
     if recipe.primary_level not in levels:
-        found.append(f"primary_level {recipe.primary_level} is not among workload.levels; valid choices: {levels}")
+        yield "primary_level", f"primary_level {recipe.primary_level} is not among workload.levels", choose
     if recipe.primary_metric not in METRICS:
-        found.append(f"primary_metric {recipe.primary_metric!r} is unknown; valid choices: {', '.join(METRICS)}")
-    if twice:
-        found.append(f"observation id {twice[0]!r} is used twice; every rack with a build pair needs its own id")
-    if any(i.startswith("zero") for i in ids):
-        found.append("observation ids that begin with 'zero' are kept for zero_change; choose another id")
+        yield "primary_metric", f"{recipe.primary_metric!r} is no metric", f"valid choices: {', '.join(METRICS)}"
+    if len(set(levels)) != len(levels):
+        yield "workload.levels", f"levels {levels} name a concurrency twice", "name each once"
+    for i in sorted({i for i in ids if ids.count(i) > 1}):
+        yield "observations", f"observation id {i!r} is used twice", "every rack with a build pair needs its own id"
+    for i in (i for i in ids if i.startswith("zero")):
+        yield "observations", f"id {i!r}: ids that begin with 'zero' are kept for zero_change", "choose another id"
     if recipe.blocks_per_allocation > recipe.blocks:
-        found.append(
-            f"blocks_per_allocation {recipe.blocks_per_allocation} exceeds blocks; use at most {recipe.blocks}"
-        )
+        problem = f"blocks_per_allocation {recipe.blocks_per_allocation} exceeds blocks {recipe.blocks}"
+        yield "blocks_per_allocation", problem, f"use at most {recipe.blocks}"
     if recipe.looks > recipe.blocks:
-        found.append(f"{recipe.looks} looks at {recipe.blocks} blocks: a look needs at least one new block")
+        yield "looks", f"{recipe.looks} looks at {recipe.blocks} blocks", "a look needs at least one new block"
     if recipe.trace.tool != "none" and recipe.trace.level not in (None, *levels):
-        found.append(f"trace.level {recipe.trace.level} is not among workload.levels; valid choices: {levels}")
-    return found
+        yield "trace.level", f"trace.level {recipe.trace.level} is not among workload.levels", choose
+    if recipe.simulated and recipe.engine.truth is None:
+        yield "engine.name", "engine simulated needs `truth:`", "add tpot_ms, effect_pct, run_sd_pct, ..."
+    if recipe.engine.truth is not None and not recipe.simulated:
+        yield "engine.truth", "`truth:` belongs to engine simulated only", "a measured engine has no known answer"

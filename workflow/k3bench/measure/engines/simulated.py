@@ -1,6 +1,6 @@
 """An engine with a known answer: effect, rack effect, drift, heavy tails and failures as the recipe's `truth` says.
 
-For tests and for learning the tool. Every record it makes carries `simulated: true`. Nothing is decoded and nothing sleeps.
+For tests and for learning the tool. Every record it makes carries `simulated: true`. Nothing is decoded.
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""Everything a campaign folder holds, read and checked: what `compare` needs and nothing more.
+
+In: a folder by the file contract of results/README.md. Out: frozen records. A missing file is missing evidence, not an
+error; a file that lies about its content is an error. Out of scope: judging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3bench.errors import RecordError, StoreError
+from k3bench.records.equivalence import Equivalence
+from k3bench.records.fingerprint import Fingerprint
+from k3bench.records.measurement import Allocation, Block, Measurement
+from k3bench.records.plan import Build, Plan
+from k3bench.records.reported import Reported
+from k3bench.records.residency import Residency
+from k3bench.store import CampaignFolder, read_record
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The records of one measured campaign. `points` are the accepted ones; `superseded` only counts fragments."""
+
+    plan: Plan
+    points: tuple[Measurement, ...]
+    blocks: tuple[Block, ...]
+    allocations: tuple[Allocation, ...]
+    builds: tuple[Build, ...]
+    fingerprints: tuple[Fingerprint, ...]
+    residency: tuple[Residency, ...]
+    equivalence: tuple[Equivalence, ...]
+
+
+def read_evidence(root: Path) -> Evidence | Reported:
+    """Read a campaign folder. Raises `StoreError` if it holds neither a plan nor reported figures."""
+    folder = CampaignFolder(root)
+    if folder.reported.exists():
+        return read_record(folder.reported, Reported)
+    if not folder.plan.exists():
+        raise StoreError(
+            "no campaign here: neither plan.json nor reported.json",
+            where=str(root),
+            fix="name a folder under results/, or run the recipe first: ./k3 run recipes/<recipe>.yaml",
+        )
+    plan = read_record(folder.plan, Plan)
+    allocations = tuple(_allocations(folder, plan))
+    points = tuple(p for a in allocations for p in _accepted_points(folder, a))
+    return Evidence(
+        plan=plan,
+        points=points,
+        blocks=tuple(_accepted_blocks(folder, plan, points)),
+        allocations=allocations,
+        builds=tuple(_builds(folder, plan)),
+        fingerprints=tuple(f for o in plan.observations for f in folder.records(o.id, "fingerprints", Fingerprint)),
+        residency=tuple(_each(folder, plan, "residency", Residency)),
+        equivalence=tuple(_each(folder, plan, "equivalence", Equivalence)),
+    )
+
+
+def _allocations(folder: CampaignFolder, plan: Plan) -> Iterator[Allocation]:
+    for observation in plan.observations:
+        for allocation in observation.allocations:
+            path = folder.allocation(observation.id, allocation.id)
+            if path.exists():
+                yield read_record(path, Allocation)
+
+
+def _accepted_points(folder: CampaignFolder, allocation: Allocation) -> Iterator[Measurement]:
+    """The points an allocation vouches for. Raises `RecordError` when one is not what was measured."""
+    for ref in allocation.accepted:
+        path = folder.point(allocation.observation, ref.point)
+        point = read_record(path, Measurement)
+        if point.digest() != ref.digest:
+            raise RecordError(
+                "the point is not the one that was measured: its digest differs from the allocation's",
+                where=str(path),
+                fix="restore the file from a copy, or move the campaign folder away and measure again",
+            )
+        yield point
+
+
+def _accepted_blocks(folder: CampaignFolder, plan: Plan, points: tuple[Measurement, ...]) -> Iterator[Block]:
+    accepted = {(p.observation, p.name.block, p.name.attempt) for p in points}
+    for observation in plan.observations:
+        for block in folder.records(observation.id, "blocks", Block):
+            if (block.observation, block.block, block.attempt) in accepted:
+                yield block
+
+
+def _builds(folder: CampaignFolder, plan: Plan) -> Iterator[Build]:
+    for pair in sorted({o.pair for o in plan.observations}):
+        for path in (folder.build(pair, "before"), folder.build(pair, "after")):
+            if path.exists():
+                yield read_record(path, Build)
+
+
+def _each(folder: CampaignFolder, plan: Plan, kind: str, record: type[Residency] | type[Equivalence]):  # type: ignore[no-untyped-def]
+    for observation in plan.observations:
+        path = folder.observation(observation.id) / f"{kind}.json"
+        if path.exists():
+            yield read_record(path, record)
