@@ -18,6 +18,8 @@ from k3bench.records.base import Model, Name, Record
 Positive = Annotated[int, Field(ge=1)]
 Percent = Annotated[float, Field(gt=0, lt=100)]
 Engine = Literal["k3model", "simulated"]
+#: Engines whose arms share a process, so that nothing but the policy can differ between them.
+IN_PROCESS: tuple[Engine, ...] = ("k3model", "simulated")
 
 
 class Truth(Model):
@@ -39,6 +41,7 @@ class EngineSpec(Model):
     preset: str = "nano"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     options: dict[str, str | int | bool] = {}
+    context: Literal["prefill", "noise"] = "prefill"
     truth: Truth | None = None
 
 
@@ -166,6 +169,10 @@ def _impossible(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "looks", f"{recipe.looks} looks at {recipe.blocks} blocks", "a look needs at least one new block"
     if recipe.trace.tool != "none" and recipe.trace.level not in (None, *levels):
         yield "trace.level", f"trace.level {recipe.trace.level} is not among workload.levels", choose
+    for arm in ("before", "after"):
+        if recipe.engine.name in IN_PROCESS and getattr(recipe.arms, arm).environment:
+            problem = f"arm {arm} has an environment, but both arms of {recipe.engine.name} share one process"
+            yield f"arms.{arm}.environment", problem, "remove it; an environment needs an engine that is restarted"
     if recipe.simulated and recipe.engine.truth is None:
         yield "engine.name", "engine simulated needs `truth:`", "add tpot_ms, effect_pct, run_sd_pct, ..."
     if recipe.engine.truth is not None and not recipe.simulated:

@@ -1,0 +1,153 @@
+"""K3 decode in this process: both arms from the same weights, one captured step per arm and batch size.
+
+Each batch starts from a stored cache snapshot. Step times are CUDA events on a GPU, perf_counter_ns elsewhere; a step's
+time is host launch to device completion of one token for every row. Out of scope: prompts, serving, profiling.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+
+import torch
+
+from k3bench.errors import K3Error, MeasureError
+from k3bench.measure.engine import EngineRequest, RunContext
+from k3bench.metrics import BatchTimes
+from k3bench.records.measurement import Arm, Check, Restart
+from k3model.cache import Snapshot
+from k3model.capture import Decode
+from k3model.config import preset
+from k3model.decode import K3, build
+from k3model.errors import K3ModelError
+from k3model.policy import policy
+
+
+class InProcessK3:
+    """One model, a session per arm and level, a snapshot per level."""
+
+    restart: Restart = "none"
+    simulated = False
+
+    def __init__(self, request: EngineRequest) -> None:
+        recipe = request.recipe
+        self.osl_tokens = recipe.workload.osl_tokens
+        self.model = _build(request)
+        self.device = self.model.device.type
+        self._policies = {arm: policy(build.policy) for arm, build in request.builds.items()}
+        self._snapshots = {level: _filled(self.model, level, request) for level in sorted(recipe.workload.levels)}
+        self._sessions: dict[tuple[Arm, int], Decode] = {}
+        self._tokens: dict[tuple[Arm, int], torch.Tensor] = {}
+        self._repeats = True
+        for level in recipe.workload.levels:
+            for arm in self._policies:
+                self._open(arm, level)
+
+    def _open(self, arm: Arm, level: int) -> None:
+        """Every graph is captured before the first timed step; a zero-change observation captures its twin anew."""
+        session = Decode(self.model, self._policies[arm], level)
+        session.restore(self._snapshots[level])
+        session.capture()
+        self._sessions[arm, level] = session
+
+    def start(self, context: RunContext) -> None:
+        """Reset to the stored snapshot; collect garbage now rather than inside a timed step."""
+        self._repeats = True
+        self._sessions[context.arm, context.level].restore(self._snapshots[context.level])
+        gc.collect()
+
+    def batch(self, context: RunContext) -> BatchTimes:
+        """OSL greedy steps for `level` rows from the snapshot."""
+        session = self._sessions[context.arm, context.level]
+        session.restore(self._snapshots[context.level])
+        timed = _time_on_device if self.device == "cuda" else _time_on_host
+        gc.disable()
+        try:
+            step_ns = timed(session.step, self.osl_tokens)
+        finally:
+            gc.enable()
+        self._remember(context, session.history)
+        return BatchTimes(step_ns=step_ns)
+
+    def _remember(self, context: RunContext, history: torch.Tensor) -> None:
+        first = self._tokens.setdefault((context.arm, context.level), history.clone())
+        self._repeats &= torch.equal(first, history)
+
+    def checks(self, context: RunContext) -> tuple[Check, ...]:
+        """The same snapshot must give the same tokens, batch after batch."""
+        detail = "" if self._repeats else "two batches from one snapshot chose different tokens"
+        return (Check(name="tokens_repeat", ok=self._repeats, detail=detail),)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._sessions.clear()
+        self._snapshots.clear()
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def open_engine(request: EngineRequest) -> InProcessK3:
+    """Build the model and capture every step. Raises `MeasureError` where the machine cannot."""
+    try:
+        return InProcessK3(request)
+    except K3ModelError as error:
+        raise MeasureError(error.what, where=error.where or request.observation.id, fix=error.fix) from None
+    except torch.cuda.OutOfMemoryError as error:
+        raise _too_large(error) from None
+
+
+def _too_large(error: Exception) -> K3Error:
+    return MeasureError(
+        f"the GPU has too little memory: {str(error).splitlines()[0]}",
+        fix="choose a smaller preset, fewer rows or a shorter context",
+    )
+
+
+def _build(request: EngineRequest) -> K3:
+    recipe = request.recipe
+    wanted = recipe.engine.device
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    return build(
+        preset(recipe.engine.preset, **recipe.engine.options),
+        device=device,
+        seed=recipe.seed,
+        max_batch=max(recipe.workload.levels),
+        context=recipe.workload.isl_tokens + recipe.workload.osl_tokens,
+    )
+
+
+def _filled(model: K3, level: int, request: EngineRequest) -> Snapshot:
+    """Caches after ISL tokens: a seeded random prompt run for real, or seeded noise where the recipe says so."""
+    recipe = request.recipe
+    session = Decode(model, policy("serial"), level)
+    session.clear()
+    if recipe.engine.context == "noise":
+        session.fill(recipe.workload.isl_tokens, seed=recipe.seed)
+    else:
+        generator = torch.Generator().manual_seed(recipe.seed)
+        shape = (level, recipe.workload.isl_tokens)
+        session.prefill(torch.randint(model.config.vocab, shape, generator=generator))
+    return session.snapshot()
+
+
+def _time_on_host(step: Callable[[], None], steps: int) -> tuple[int, ...]:
+    """Durations of consecutive steps by the host's monotonic clock, ns."""
+    stamps = [time.perf_counter_ns()]
+    for _ in range(steps):
+        step()
+        stamps.append(time.perf_counter_ns())
+    return tuple(b - a for a, b in zip(stamps, stamps[1:], strict=False))
+
+
+def _time_on_device(step: Callable[[], None], steps: int) -> tuple[int, ...]:
+    """Durations between events recorded after consecutive steps, ns; the host waits once, at the end."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    torch.cuda.synchronize()
+    events[0].record()
+    for event in events[1:]:
+        step()
+        event.record()
+    torch.cuda.synchronize()
+    return tuple(round(a.elapsed_time(b) * 1e6) for a, b in zip(events, events[1:], strict=False))
