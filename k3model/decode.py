@@ -1,0 +1,196 @@
+"""The K3 text decoder: one token a row in, logits out; and a prompt in, caches filled.
+
+    embedding → 93 x (mix → norm → KDA | MLA → add → mix → norm → MLP | MoE → add) → mix → norm → lm_head
+
+Out of scope: choosing tokens, batches and graphs (`capture.py`); reading checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.nn.functional as F
+
+from k3model.attn_res import MixPair, Residual
+from k3model.cache import Caches, KdaCache, LatentCache, Rows
+from k3model.collectives import Collectives
+from k3model.config import K3Config
+from k3model.errors import DeviceError
+from k3model.kda import KDA
+from k3model.mla import MLA
+from k3model.moe import DenseMLP, MoE
+from k3model.pointwise import rms_norm
+from k3model.streams import Forks, side_stream
+from k3model.weights import Weights, fill
+
+#: Opens a named range around one layer's family, such as "L3.MLA"; the default opens nothing.
+Ranges = Callable[[str], AbstractContextManager[object]]
+
+
+def no_ranges(name: str) -> AbstractContextManager[object]:
+    """Nothing to attribute to."""
+    return nullcontext()
+
+
+class Layer:
+    """One layer: two mixes, two norms, attention, feed-forward."""
+
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, index: int) -> None:
+        self.index = index
+        # Layer 0 sees no snapshot, so it has nothing to mix before its attention.
+        self.self_attention_res = MixPair(weights, "self_attention_res", config.hidden) if index else None
+        self.mlp_res = MixPair(weights, "mlp_res", config.hidden)
+        self.input_layernorm = weights.norm("input_layernorm", config.hidden)
+        self.post_attention_layernorm = weights.norm("post_attention_layernorm", config.hidden)
+        attention = weights.at("self_attn")
+        self.self_attn: KDA | MLA = (MLA if config.is_mla(index) else KDA)(attention, config, collectives)
+        self.family = "MLA" if config.is_mla(index) else "KDA"
+        dense = config.is_dense(index)
+        self.mlp = DenseMLP(weights, config, collectives) if dense else MoE(weights, config, collectives, index)
+
+    def prepare(self) -> None:
+        """Derive what the parts derive."""
+        for part in (self.self_attention_res, self.mlp_res, self.self_attn, self.mlp):
+            if part is not None:
+                part.prepare()
+
+
+class K3:
+    """Weights of one rank, its caches, its one side stream. Built once; every policy and batch runs on it."""
+
+    def __init__(
+        self, config: K3Config, device: torch.device, dtype: torch.dtype, seed: int, max_batch: int, context: int
+    ) -> None:
+        self.config, self.device, self.dtype, self.seed = config, device, dtype, seed
+        self.collectives = Collectives(config)
+        self.weights = Weights(device, dtype, "language_model.")
+        self._build(self.weights)
+        self.caches = Caches(config, max_batch, context, device, dtype)
+        self.side_stream = side_stream(device)
+        self._graph_pool: tuple[int, int] | None = None
+        fill(self.weights.parts, seed, whole=self.collectives.real)
+        self.prepare()
+
+    def _build(self, weights: Weights) -> None:
+        config, model = self.config, weights.at("model")
+        self.embed_tokens = model.matrix("embed_tokens", config.vocab, config.hidden)
+        self.layers = [Layer(model.at(f"layers.{i}"), config, self.collectives, i) for i in range(config.layers)]
+        self.output_attn_res = MixPair(model, "output_attn_res", config.hidden)
+        self.norm = model.norm("norm", config.hidden)
+        rank, of = self.collectives.rank, config.tp_size
+        self.lm_head = weights.matrix("lm_head", config.vocab, config.hidden, cut=0, rank=rank, of=of)
+
+    def prepare(self) -> None:
+        """Derive constants. Call again after new weights are copied into `weights.parts`."""
+        for layer in self.layers:
+            layer.prepare()
+        self.output_attn_res.prepare()
+
+    def graph_pool(self) -> tuple[int, int]:
+        """One memory pool for all captured steps: they never run at the same time, and results leave by copies."""
+        if self._graph_pool is None:
+            self._graph_pool = torch.cuda.graph_pool_handle()
+        return self._graph_pool
+
+    def step(self, tokens: torch.Tensor, rows: Rows, forks: Forks, ranges: Ranges = no_ranges) -> torch.Tensor:
+        """One token [B] a row at `rows.positions` -> logits [B, vocab]; caches move on. No host decision inside."""
+        places = rows.places()
+
+        def attend(layer: Layer, cache: KdaCache | LatentCache, x: torch.Tensor) -> torch.Tensor:
+            if isinstance(cache, KdaCache):
+                return layer.self_attn.step(x, cache, rows, forks)  # type: ignore[call-arg, arg-type]
+            return layer.self_attn.step(x, cache, rows, places, forks)  # type: ignore[arg-type]
+
+        return self._forward(tokens, self.caches.bank[:, : rows.batch], attend, _step_mlp(forks), ranges)
+
+    def prefill(self, tokens: torch.Tensor, rows: Rows, start: int, forks: Forks) -> torch.Tensor:
+        """Tokens [B, T] from position `start` on, the same for all rows -> logits [B, vocab] after the last one."""
+        B, T = tokens.shape
+        shape = (self.config.snapshots + 1, B * T, self.config.hidden)
+        bank = torch.empty(shape, device=self.device, dtype=self.dtype)
+
+        def attend(layer: Layer, cache: KdaCache | LatentCache, x: torch.Tensor) -> torch.Tensor:
+            x = x.view(B, T, -1)
+            if isinstance(cache, KdaCache):
+                return layer.self_attn.prefill(x, cache, rows, forks).flatten(0, 1)  # type: ignore[call-arg, arg-type]
+            return layer.self_attn.prefill(x, cache, rows, start, forks).flatten(0, 1)  # type: ignore[arg-type]
+
+        def feed_forward(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+            return layer.mlp.prefill(x, forks)
+
+        last = torch.arange(B, device=self.device) * T + T - 1
+        return self._forward(tokens.flatten(), bank, attend, feed_forward, no_ranges, last)
+
+    def _forward(
+        self,
+        tokens: torch.Tensor,
+        bank: torch.Tensor,
+        attend: Callable[[Layer, KdaCache | LatentCache, torch.Tensor], torch.Tensor],
+        feed_forward: Callable[[Layer, torch.Tensor], torch.Tensor],
+        ranges: Ranges,
+        keep: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The stack as the paper draws it. `keep` names the rows whose logits are wanted."""
+        config, eps = self.config, self.config.rms_eps
+        residual = Residual(bank, F.embedding(tokens, self.embed_tokens), config.attn_res_block, eps)
+        for layer, cache in self._with_caches():
+            h = residual.attention_input(layer.index, layer.self_attention_res)
+            x = rms_norm(h, layer.input_layernorm, eps)
+            with ranges(f"L{layer.index}.{layer.family}"):
+                out = attend(layer, cache, x)
+            residual.add(out)
+            x = rms_norm(residual.mix(layer.mlp_res), layer.post_attention_layernorm, eps)
+            with ranges(f"L{layer.index}.{layer.mlp.family}"):
+                out = feed_forward(layer, x)
+            residual.add(out)
+        h = residual.mix(self.output_attn_res)
+        x = rms_norm(h if keep is None else h[keep], self.norm, eps)
+        return self.collectives.gather_columns(F.linear(x, self.lm_head))
+
+    def _with_caches(self) -> Iterator[tuple[Layer, KdaCache | LatentCache]]:
+        kda = mla = 0
+        for layer in self.layers:
+            if layer.family == "MLA":
+                yield layer, self.caches.mla(mla)
+                mla += 1
+            else:
+                yield layer, self.caches.kda(kda)
+                kda += 1
+
+
+def _step_mlp(forks: Forks) -> Callable[[Layer, torch.Tensor], torch.Tensor]:
+    return lambda layer, x: layer.mlp.step(x, forks)
+
+
+def build(
+    config: K3Config,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+    max_batch: int = 8,
+    context: int = 1024,
+) -> K3:
+    """The model with seeded random weights and empty caches. dtype defaults to bfloat16 on CUDA, float32 elsewhere.
+
+    Raises `DeviceError` for CUDA without CUDA, before any work.
+    """
+    place = checked_device(device)
+    default = torch.bfloat16 if place.type == "cuda" else torch.float32
+    with torch.no_grad():
+        return K3(config, place, dtype or default, seed, max_batch, context)
+
+
+def checked_device(name: str) -> torch.device:
+    """The device of that name, with its index. Raises `DeviceError` if it is not there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(f"unknown device {name!r}", fix="valid devices: cpu, cuda, cuda:<index>") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise DeviceError("CUDA was asked for, but this machine has no CUDA device", fix="use --device cpu")
+        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    return device

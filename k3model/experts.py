@@ -1,0 +1,99 @@
+"""The routed experts one rank holds: latent rows and picks in, their weighted sum out, plain or MXFP4 weights.
+
+Three ways to visit them, one arithmetic: `gathered` (few rows, fixed shapes), `grouped` (many rows, host decides),
+`seeded` (hits known before the step, so each hit expert's weights are read once and nothing is gathered).
+Out of scope: routing, latent projections (`moe.py`).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from k3model.config import K3Config
+from k3model.mxfp4 import GROUP, dequantise
+from k3model.pointwise import situ, wide
+from k3model.weights import Weights
+
+ROUTED = (("w1", 0), ("w3", 1))  # gate, up: the two halves of the first matrix
+
+
+class ExpertBank:
+    """w13 [E, 2I, L] and w2 [E, L, I]; as MXFP4 each is a pair packed [.., in/2], scale [.., in/32] of bytes."""
+
+    def __init__(self, weights: Weights, config: K3Config, rank: int) -> None:
+        self.config, self.count = config, config.local_experts
+        self.first = rank * self.count
+        self.packed = config.expert_weights == "mxfp4"
+        self.dtype = weights.dtype
+        inner, latent = config.expert_intermediate, config.latent
+        if self.packed:
+            self._place_packed(weights, inner, latent)
+        else:
+            self._place_plain(weights, inner, latent)
+
+    def _place_plain(self, weights: Weights, inner: int, latent: int) -> None:
+        self.w13 = weights.empty(self.count, 2, inner, latent)
+        self.w2 = weights.empty(self.count, latent, inner)
+        for e in range(self.count):
+            for name, half in ROUTED:
+                weights.place(f"{self.first + e}.{name}.weight", self.w13, (e, half), full=(inner, latent))
+            weights.place(f"{self.first + e}.w2.weight", self.w2, (e,), full=(latent, inner))
+
+    def _place_packed(self, weights: Weights, inner: int, latent: int) -> None:
+        for kind, per in (("packed", 2), ("scale", GROUP)):
+            w13 = weights.empty(self.count, 2, inner, latent // per, dtype=torch.uint8)
+            w2 = weights.empty(self.count, latent, inner // per, dtype=torch.uint8)
+            setattr(self, f"w13_{kind}", w13)
+            setattr(self, f"w2_{kind}", w2)
+            for e in range(self.count):
+                for name, half in ROUTED:
+                    full = (inner, latent // per)
+                    weights.place(f"{self.first + e}.{name}.weight_{kind}", w13, (e, half), full=full)
+                weights.place(f"{self.first + e}.w2.weight_{kind}", w2, (e,), full=(latent, inner // per))
+
+    w13_packed: torch.Tensor
+    w13_scale: torch.Tensor
+    w2_packed: torch.Tensor
+    w2_scale: torch.Tensor
+
+    def matrices(self, picked: torch.Tensor | int) -> tuple[torch.Tensor, torch.Tensor]:
+        """w13 [.., 2I, L] and w2 [.., L, I] of one expert (a view when plain) or of an index tensor (a gather)."""
+        if self.packed:
+            w13 = dequantise(self.w13_packed[picked], self.w13_scale[picked], self.dtype)
+            return w13.flatten(-3, -2), dequantise(self.w2_packed[picked], self.w2_scale[picked], self.dtype)
+        return self.w13[picked].flatten(-3, -2), self.w2[picked]
+
+    def _expert(self, z: torch.Tensor, expert: int) -> torch.Tensor:
+        """One expert on rows [n, L]."""
+        w13, w2 = self.matrices(expert)
+        return F.linear(self._situ(F.linear(z, w13)), w2)
+
+    def _situ(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return situ(gate_up, self.config.situ_beta, self.config.situ_linear_beta)
+
+    def gathered(self, z: torch.Tensor, picks: torch.Tensor, mix: torch.Tensor) -> torch.Tensor:
+        """z [B, L], picks and mix [B, k] -> wide [B, L]. Picks held elsewhere weigh nothing; peers add theirs."""
+        local = picks - self.first
+        held = (local >= 0) & (local < self.count)
+        w13, w2 = self.matrices(local.clamp(0, self.count - 1).flatten())
+        rows = z.repeat_interleave(picks.shape[1], dim=0).unsqueeze(-1)
+        out = torch.bmm(w2, self._situ(torch.bmm(w13, rows).squeeze(-1)).unsqueeze(-1)).view(*picks.shape, -1)
+        return (wide(out) * (mix * held).unsqueeze(-1)).sum(1)
+
+    def grouped(self, z: torch.Tensor, picks: torch.Tensor, mix: torch.Tensor) -> torch.Tensor:
+        """The same for many rows: one pass an expert. Asks the device which rows picked it, so never captured."""
+        total = torch.zeros_like(z, dtype=mix.dtype)
+        for expert in range(self.count):
+            row, slot = (picks == self.first + expert).nonzero(as_tuple=True)
+            if row.numel():
+                out = wide(self._expert(z[row], expert)) * mix[row, slot].unsqueeze(-1)
+                total.index_add_(0, row, out)
+        return total
+
+    def seeded(self, z: torch.Tensor, mix: torch.Tensor, groups: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
+        """z [n, L], one weight a row, hits grouped by expert in advance -> wide [n, L]."""
+        total = torch.empty_like(z, dtype=mix.dtype)
+        for expert, rows in groups:
+            total.index_copy_(0, rows, wide(self._expert(z.index_select(0, rows), expert)))
+        return total * mix.unsqueeze(-1)

@@ -1,0 +1,160 @@
+"""Kimi Delta Attention: one normed token row [B, hidden] in, [B, hidden] out, conv window and state moved on.
+
+    x ─┬─ K1 q,k,v,g,f_a,b ── K2 f_b ─┐
+       │   fork 1                     ├─ K6 conv, l2norm, decay, delta rule, gated norm ── K9 o_proj ─▶
+       └─ K3 window K4 repack K5 state┘        └─ K7, K8 write state and window back
+
+Out of scope: input norm and residual (`decode.py`), pools (`cache.py`), the chunk form (`kda_chunk.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from k3model.cache import KdaCache, Rows, Staged
+from k3model.collectives import Collectives
+from k3model.config import K3Config
+from k3model.fp8 import Fp8Matrix, project, quantise
+from k3model.kda_chunk import chunk_delta_rule
+from k3model.pointwise import rms_norm, wide, wide_dtype
+from k3model.streams import Forks
+from k3model.weights import Weights
+
+L2_EPS = 1e-6
+
+
+class Projected(NamedTuple):
+    """K1 and K2 of one step or of many tokens; leading dimensions are free."""
+
+    qkv: torch.Tensor  # [..., 3d] raw, what the conv window remembers
+    gate: torch.Tensor  # [..., d] raw output gate
+    decay: torch.Tensor  # [..., d] raw forget gate
+    beta: torch.Tensor  # [..., h] raw
+
+
+class KDA:
+    """One layer's weights and its step. d = h * D local width."""
+
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives) -> None:
+        self.config, self.collectives = config, collectives
+        self.h, self.D, self.d = config.kda_heads_local, config.kda_head_dim, config.kda_width_local
+        self._place_projections(weights, collectives.rank)
+        self._place_constants(weights, collectives.rank)
+        self.qkvg: torch.Tensor | Fp8Matrix = self.in_proj[: 4 * self.d]
+        self.fab = self.in_proj[4 * self.d :]
+        self.out: torch.Tensor | Fp8Matrix = self.o_proj
+
+    def _place_projections(self, weights: Weights, rank: int) -> None:
+        """One storage [q|k|v|g|f_a|b], so that a fused and a split read are the same bytes."""
+        config, d, r = self.config, self.d, self.config.kda_gate_rank
+        hidden, full = config.hidden, config.kda_heads * self.D
+        self.in_proj = weights.empty(4 * d + config.kda_bfa_rows, hidden)
+        for i, letter in enumerate("qkvg"):
+            rows = slice(i * d, (i + 1) * d)
+            weights.place(f"{letter}_proj.weight", self.in_proj, (rows,), full=(full, hidden), dim=0, start=rank * d)
+        weights.place("f_a_proj.weight", self.in_proj, (slice(4 * d, 4 * d + r),), full=(r, hidden))
+        b_rows, b_full = slice(4 * d + r, 4 * d + r + self.h), (config.kda_heads, hidden)
+        weights.place("b_proj.weight", self.in_proj, (b_rows,), full=b_full, dim=0, start=rank * self.h)
+        self.f_b_proj = weights.matrix("f_b_proj", full, r, cut=0, rank=rank, of=config.tp_size)
+        self.o_proj = weights.matrix("o_proj", hidden, full, cut=1, rank=rank, of=config.tp_size)
+
+    def _place_constants(self, weights: Weights, rank: int) -> None:
+        config, d, dtype = self.config, self.d, wide_dtype(weights.dtype)
+        full = config.kda_heads * self.D
+        self.conv = weights.empty(3, d, 1, config.conv_width, dtype=dtype)
+        for i, letter in enumerate("qkv"):
+            shape = (full, 1, config.conv_width)
+            weights.place(f"{letter}_conv1d.weight", self.conv, (i,), full=shape, dim=0, start=rank * d)
+        self.A_log = weights.empty(self.h, dtype=dtype)
+        weights.place("A_log", self.A_log, full=(config.kda_heads,), dim=0, start=rank * self.h)
+        self.dt_bias = weights.empty(d, dtype=dtype)
+        weights.place("dt_bias", self.dt_bias, full=(full,), dim=0, start=rank * d)
+        self.o_norm = weights.norm("o_norm", self.D, dtype=dtype)
+
+    def prepare(self) -> None:
+        """Derive constants once the weights are in place: taps for the conv, the decay rate, FP8 copies."""
+        self.taps_history, self.tap_now = self.conv[:, None, :, 0, :-1], self.conv[:, None, :, 0, -1]
+        self.rate = self.A_log.exp().unsqueeze(-1)
+        self.bias = self.dt_bias.view(self.h, self.D)
+        if self.config.kda_weights == "fp8":
+            self.qkvg, self.out = quantise(self.in_proj[: 4 * self.d]), quantise(self.o_proj)
+
+    def step(self, x: torch.Tensor, cache: KdaCache, rows: Rows, forks: Forks) -> torch.Tensor:
+        """One token a row."""
+        projected, staged = forks.fork(
+            "kda_staging", lambda: self.project_in(x, forks), lambda: cache.stage(rows.slots)
+        )
+        o = self._core(projected, staged)
+        cache.store(rows.slots, staged, projected.qkv)
+        return self.collectives.all_reduce(project(o, self.out))
+
+    def project_in(self, x: torch.Tensor, forks: Forks) -> Projected:
+        """K1 and K2: one GEMM, or QKVG beside [f_a|b] then f_b."""
+        d, r = self.d, self.config.kda_gate_rank
+        if self.config.kda_projection_is_fused:
+            qkvg, fab = F.linear(x, self.in_proj).split([4 * d, self.in_proj.shape[0] - 4 * d], dim=-1)
+            decay = F.linear(fab[..., :r], self.f_b_proj)
+        else:
+            qkvg, (fab, decay) = forks.fork("kda_qkvg_bfa", lambda: project(x, self.qkvg), lambda: self._bfa(x))
+        return Projected(qkvg[..., : 3 * d], qkvg[..., 3 * d :], decay, fab[..., r : r + self.h])
+
+    def _bfa(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        fab = F.linear(x, self.fab)
+        return fab, F.linear(fab[..., : self.config.kda_gate_rank], self.f_b_proj)
+
+    def _core(self, projected: Projected, staged: Staged) -> torch.Tensor:
+        """K6: conv and SiLU, l2norm, decay, delta rule in place on the state, gated norm -> [B, d]."""
+        B = projected.qkv.shape[0]
+        new = projected.qkv.view(B, 3, self.d).transpose(0, 1)
+        y = F.silu((staged.history * self.taps_history).sum(-1).addcmul_(new, self.tap_now))
+        q, k, v = self._normalise(y.view(3, B, self.h, self.D))
+        o = delta_rule(staged.state, q, k, v, self._log_decay(projected.decay).exp_(), wide(projected.beta).sigmoid())
+        return self._gated_norm(o, projected.gate)
+
+    def _normalise(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q and k to unit length per head (eps inside the root), q scaled by D^-1/2."""
+        qk = qkv[:2]
+        q, k = qk * torch.rsqrt(qk.square().sum(-1, keepdim=True) + L2_EPS)
+        return q * self.D**-0.5, k, qkv[2]
+
+    def _log_decay(self, raw: torch.Tensor) -> torch.Tensor:
+        """g = L sigmoid(exp(A_log) (f + dt_bias)) in (L, 0), per key channel -> [..., h, D]."""
+        f = wide(raw).unflatten(-1, (self.h, self.D))
+        return torch.sigmoid((f + self.bias) * self.rate).mul_(self.config.gate_lower_bound)
+
+    def _gated_norm(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """RMSNorm per head, times sigmoid of the gate, back to the weights' dtype -> [..., d]."""
+        normed = rms_norm(o, self.o_norm, self.config.rms_eps)
+        return (normed.flatten(-2) * wide(gate).sigmoid()).to(gate.dtype)
+
+    def prefill(self, x: torch.Tensor, cache: KdaCache, rows: Rows, forks: Forks) -> torch.Tensor:
+        """Many tokens a row, x [B, T, hidden], in the chunk form; never captured, never forked."""
+        projected = self.project_in(x, forks)
+        slots, T = rows.slots, x.shape[1]
+        window = torch.cat([cache.conv[slots][..., -3:], projected.qkv.mT], dim=-1)
+        taps = self.conv.reshape(3 * self.d, -1)
+        y = F.silu(sum(window[..., i : i + T] * taps[:, i : i + 1] for i in range(taps.shape[1])))
+        qkv = y.view(-1, 3, self.h, self.D, T).permute(1, 0, 4, 2, 3)
+        q, k, v = self._normalise(qkv)
+        beta, g = wide(projected.beta).sigmoid(), self._log_decay(projected.decay)
+        o, state = chunk_delta_rule(q, k, v, g, beta, cache.state[slots])
+        cache.state.index_copy_(0, slots, state)
+        cache.conv.index_copy_(0, slots, window[..., -cache.conv.shape[-1] :])
+        return self.collectives.all_reduce(project(self._gated_norm(o, projected.gate), self.out))
+
+
+def delta_rule(
+    state: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor
+) -> torch.Tensor:
+    """One step of the rule on S [B, h, V, K], in place; q, k, v, alpha [B, h, D], beta [B, h] -> o [B, h, V].
+
+    S <- S * alpha;  S <- S + beta (v - S k) k^T;  o = S q.
+    """
+    state.mul_(alpha.unsqueeze(-2))
+    predicted = (state @ k.unsqueeze(-1)).squeeze(-1)
+    delta = (v - predicted) * beta.unsqueeze(-1)
+    state.addcmul_(delta.unsqueeze(-1), k.unsqueeze(-2))
+    return (state @ q.unsqueeze(-1)).squeeze(-1)

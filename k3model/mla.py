@@ -1,0 +1,148 @@
+"""Gated multi-head latent attention without positions: one normed token row [B, hidden] in, [B, hidden] out.
+
+    x ─┬─ M1 q_a norm q_b ─┐ fork 2    ┌─ M3 absorb: query[..., :512] ────────────┐ fork 3
+       └─ M2 kv_a norm cat ┴───────────┴─ M4 tail query[..., 512:], append, length ┴─ M5 attend ─ M6 W_V ─ M7 gate, o_proj ─▶
+
+N, R, V, C, Q are the dims of the unrotated part, the tail, the values, the latent and the query's low rank.
+Out of scope: input norm and residual (`decode.py`), pages (`cache.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from k3model.cache import LatentCache, Rows
+from k3model.collectives import Collectives
+from k3model.config import K3Config
+from k3model.pointwise import rms_norm, wide
+from k3model.streams import Forks
+from k3model.weights import Weights
+
+
+class Appended(NamedTuple):
+    """What M4 makes besides the query tail and the cache row, which it writes in place."""
+
+    lengths: torch.Tensor  # [B] cached tokens a row, the new one included
+    query: torch.Tensor | None  # FP8 KV cache only: the whole fused query as e4m3
+
+
+class MLA:
+    """One layer's weights and its step. h local heads, padded ones last and zero."""
+
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives) -> None:
+        self.config, self.collectives = config, collectives
+        self.h, self.N, self.R, self.V = config.mla_heads_local, config.qk_nope_dim, config.qk_rope_dim, config.v_dim
+        self.C, self.scale = config.kv_lora_rank, (config.qk_nope_dim + config.qk_rope_dim) ** -0.5
+        self.q_a_proj = weights.matrix("q_a_proj", config.q_lora_rank, config.hidden)
+        self.q_a_layernorm = weights.norm("q_a_layernorm", config.q_lora_rank)
+        self.kv_a_proj = weights.matrix("kv_a_proj_with_mqa", config.latent_row, config.hidden)
+        self.kv_a_layernorm = weights.norm("kv_a_layernorm", self.C)
+        self.q_b_proj = self._heads(weights, "q_b_proj", self.N + self.R, config.q_lora_rank)
+        self.kv_b_proj = self._heads(weights, "kv_b_proj", self.N + self.V, self.C)
+        self.g_proj = self._heads(weights, "g_proj", self.V, config.hidden)
+        self.o_proj = self._heads(weights, "o_proj", self.V, config.hidden, rows=False)
+
+    def _heads(self, weights: Weights, name: str, per_head: int, other: int, rows: bool = True) -> torch.Tensor:
+        """A weight cut by heads along its rows or columns. Padding heads have no part and stay zero."""
+        total, start = self.config.mla_heads, self.collectives.rank * self.h
+        real = max(0, min(self.h, total - start)) * per_head
+        full, local = total * per_head, self.h * per_head
+        storage = weights.empty(local, other) if rows else weights.empty(other, local)
+        index = (slice(0, real),) if rows else (slice(None), slice(0, real))
+        shape = (full, other) if rows else (other, full)
+        if real:
+            weights.place(f"{name}.weight", storage, index, full=shape, dim=0 if rows else 1, start=start * per_head)
+        return storage
+
+    def prepare(self) -> None:
+        """Views of the up-projection per head: the first N rows of a head are W_K, the next V are W_V."""
+        per_head = self.kv_b_proj.view(self.h, self.N + self.V, self.C)
+        self.W_K, self.W_V = per_head[:, : self.N], per_head[:, self.N :].mT
+
+    def step(self, x: torch.Tensor, cache: LatentCache, rows: Rows, places: torch.Tensor, forks: Forks) -> torch.Tensor:
+        """One token a row; `places` [B] is where the new latent rows go."""
+        B, fp8 = x.shape[0], self.config.kv_cache == "fp8"
+        q, latent = forks.fork("mla_q_kv", lambda: self.query(x), lambda: self.latent(x))
+        # Made on main before the fork and written by both legs, in disjoint columns.
+        fused = x.new_empty(B, self.h, self.C + self.R)
+        _, appended = forks.fork(
+            "mla_absorb_rope",
+            lambda: self._absorb(q, fused),
+            lambda: self._append(q, latent, fused, cache, rows, places),
+            allowed=not fp8,  # with an FP8 cache M4 also reads what M3 writes
+        )
+        query = fused if appended.query is None else appended.query.to(x.dtype)
+        o, gate = forks.fork(
+            "mla_gate_core",
+            lambda: self._attend(query, cache.read(rows.table, rows.consecutive, x.dtype), appended.lengths),
+            lambda: F.linear(x, self.g_proj),
+        )
+        return self._output(o, gate)
+
+    def query(self, x: torch.Tensor) -> torch.Tensor:
+        """M1: [..., h, N + R]."""
+        low = rms_norm(F.linear(x, self.q_a_proj), self.q_a_layernorm, self.config.latent_rms_eps)
+        return F.linear(low, self.q_b_proj).unflatten(-1, (self.h, self.N + self.R))
+
+    def latent(self, x: torch.Tensor) -> torch.Tensor:
+        """M2: the cached row [..., C + R]; only the latent is normed, the tail is neither normed nor rotated."""
+        latent, tail = F.linear(x, self.kv_a_proj).split([self.C, self.R], dim=-1)
+        return torch.cat([rms_norm(latent, self.kv_a_layernorm, self.config.latent_rms_eps), tail], dim=-1)
+
+    def _absorb(self, q: torch.Tensor, fused: torch.Tensor) -> None:
+        """M3: W_K taken into the query, written straight into its first C columns."""
+        torch.bmm(q[..., : self.N].transpose(0, 1), self.W_K, out=fused[..., : self.C].transpose(0, 1))
+
+    def _append(
+        self,
+        q: torch.Tensor,
+        latent: torch.Tensor,
+        fused: torch.Tensor,
+        cache: LatentCache,
+        rows: Rows,
+        places: torch.Tensor,
+    ) -> Appended:
+        """M4: query tail, cache row, lengths. Engines also fill tile counters here; plain attention needs none."""
+        fused[..., self.C :].copy_(q[..., self.N :])
+        cache.append(places, latent)
+        return Appended(rows.positions + 1, fused.to(torch.float8_e4m3fn) if self.config.kv_cache == "fp8" else None)
+
+    def _attend(self, fused: torch.Tensor, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """M5 softmax over all cached rows [B, T, C + R], M6 up to values -> [B, h * V]."""
+        scores = _scores(fused, rows) * self.scale
+        past = torch.arange(rows.shape[1], device=rows.device) >= lengths[:, None, None]
+        probs = scores.masked_fill_(past, float("-inf")).softmax(-1).to(rows.dtype)
+        latent = torch.bmm(probs, rows[..., : self.C])
+        return torch.bmm(latent.transpose(0, 1), self.W_V).transpose(0, 1).flatten(1)
+
+    def _output(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """M7: sigmoid gate, output projection, sum over ranks."""
+        gated = (wide(o) * wide(gate).sigmoid()).to(o.dtype)
+        return self.collectives.all_reduce(F.linear(gated, self.o_proj))
+
+    def prefill(self, x: torch.Tensor, cache: LatentCache, rows: Rows, start: int, forks: Forks) -> torch.Tensor:
+        """Many tokens a row, x [B, T, hidden], in absorbed form against the cache; never captured, never forked."""
+        B, T, _ = x.shape
+        q, positions = self.query(x), torch.arange(start, start + T, device=x.device)
+        cache.append(rows.places_of(positions).flatten(), self.latent(x).flatten(0, 1))
+        absorbed = torch.einsum("bthn,hnc->bthc", q[..., : self.N], self.W_K)
+        fused = torch.cat([absorbed, q[..., self.N :]], dim=-1)
+        if self.config.kv_cache == "fp8":
+            fused = fused.to(torch.float8_e4m3fn).to(x.dtype)
+        past = cache.read(rows.table, rows.consecutive, x.dtype)[:, : start + T]
+        scores = _scores(fused.flatten(1, 2), past).view(B, T, self.h, -1) * self.scale
+        later = torch.arange(start + T, device=x.device) > positions[:, None, None]
+        probs = scores.masked_fill_(later, float("-inf")).softmax(-1).to(x.dtype)
+        latent = torch.bmm(probs.flatten(1, 2), past[..., : self.C]).view(B, T, self.h, self.C)
+        o = torch.einsum("bthc,hcv->bthv", latent, self.W_V).flatten(-2)
+        return self._output(o, F.linear(x, self.g_proj))
+
+
+def _scores(query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """query [B, n, 576] against rows [B, T, 576] -> wide [B, n, T]. Half precision would round scores before softmax."""
+    if query.is_cuda and query.dtype == torch.bfloat16:
+        return torch.bmm(query, rows.mT, out_dtype=torch.float32)
+    return wide(torch.bmm(query, rows.mT))

@@ -1,0 +1,117 @@
+"""The feed-forward side: dense SiTU MLP, and the latent MoE with shared experts. [n, hidden] in, [n, hidden] out.
+
+    x ─┬─ router, top-k ─┐                                                     ┐ fork routed_shared
+       ├─ latent down ───┴─ experts (MXFP4 or plain) ─ sum over ranks ─ norm ─ latent up ─┐
+       └─ shared experts ──────────────────────────────────────────────────────┴─ + ─▶
+
+Out of scope: input norm and residual (`decode.py`), which hits are known in advance (`hits.py`).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from k3model.collectives import Collectives
+from k3model.config import K3Config
+from k3model.experts import ExpertBank
+from k3model.hits import SeededHits
+from k3model.pointwise import linear_wide, rms_norm, situ, wide_dtype
+from k3model.streams import Forks
+from k3model.weights import Weights
+
+
+class MLP:
+    """down(situ(gate x, up x)); `split` says whether the width is shared out over the ranks."""
+
+    def __init__(
+        self, weights: Weights, config: K3Config, collectives: Collectives, width: int, *, split: bool
+    ) -> None:
+        self.config, of, rank = config, config.tp_size if split else 1, collectives.rank if split else 0
+        local, hidden = width // of, config.hidden
+        self.gate_up = weights.empty(2 * local, hidden)
+        for i, name in enumerate(("gate_proj", "up_proj")):
+            rows = slice(i * local, (i + 1) * local)
+            weights.place(f"{name}.weight", self.gate_up, (rows,), full=(width, hidden), dim=0, start=rank * local)
+        self.down_proj = weights.matrix("down_proj", hidden, width, cut=1, rank=rank, of=of)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """A partial sum over ranks if the width is split."""
+        config = self.config
+        return F.linear(situ(F.linear(x, self.gate_up), config.situ_beta, config.situ_linear_beta), self.down_proj)
+
+
+class DenseMLP:
+    """The feed-forward of the first layer."""
+
+    family = "other"
+
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives) -> None:
+        self.mlp = MLP(weights.at("mlp"), config, collectives, config.mlp_intermediate, split=True)
+        self.collectives = collectives
+
+    def prepare(self) -> None:
+        """Nothing to derive."""
+
+    def step(self, x: torch.Tensor, forks: Forks) -> torch.Tensor:
+        """[n, hidden] -> [n, hidden]; the same for one token a row and for many."""
+        return self.collectives.all_reduce(self.mlp(x))
+
+    prefill = step
+
+
+class MoE:
+    """Router, latent experts, shared experts of one layer."""
+
+    family = "MoE"
+
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, layer: int) -> None:
+        self.config, self.collectives = config, collectives
+        moe = weights.at("block_sparse_moe")
+        self.gate = moe.matrix("gate", config.experts, config.hidden)
+        self.bias = moe.empty(config.experts, dtype=wide_dtype(weights.dtype))
+        moe.place("gate.e_score_correction_bias", self.bias)
+        self.down = moe.matrix("routed_expert_down_proj", config.latent, config.hidden)
+        self.norm = moe.norm("routed_expert_norm", config.latent)
+        self.up = moe.matrix("routed_expert_up_proj", config.hidden, config.latent)
+        self.experts = ExpertBank(moe.at("experts"), config, collectives.rank)
+        self.shared_is_split = config.variant == "B" and config.tp_size > 1
+        width, split = config.shared_intermediate, self.shared_is_split
+        self.shared_experts = MLP(moe.at("shared_experts"), config, collectives, width, split=split)
+        self.hits = SeededHits(config, layer) if config.routing == "seeded" else None
+
+    def prepare(self) -> None:
+        """Nothing to derive."""
+
+    def step(self, x: torch.Tensor, forks: Forks) -> torch.Tensor:
+        """[B, hidden], a handful of rows, fixed shapes: fit for capture."""
+        return self._forward(x, forks, many=False)
+
+    def prefill(self, x: torch.Tensor, forks: Forks) -> torch.Tensor:
+        """[n, hidden], many rows: experts one after the other, each on the rows that picked it."""
+        return self._forward(x, forks, many=True)
+
+    def _forward(self, x: torch.Tensor, forks: Forks, *, many: bool) -> torch.Tensor:
+        routed, shared = forks.fork(
+            "routed_shared", lambda: self._routed(x, forks, many=many), lambda: self.shared_experts(x)
+        )
+        # After the join, so that two collectives never run at once.
+        return routed + (self.collectives.all_reduce(shared) if self.shared_is_split else shared)
+
+    def _routed(self, x: torch.Tensor, forks: Forks, *, many: bool) -> torch.Tensor:
+        (picks, mix), z = forks.fork("moe_router_latent", lambda: self.route(x), lambda: F.linear(x, self.down))
+        if self.hits is not None:
+            r = self.experts.seeded(z, mix[:, 0], self.hits.groups(z.shape[0], z.device))
+        elif many:
+            r = self.experts.grouped(z, picks, mix)
+        else:
+            r = self.experts.gathered(z, picks, mix)
+        r = self.collectives.all_reduce(r).to(x.dtype)
+        return F.linear(rms_norm(r, self.norm, self.config.rms_eps), self.up)
+
+    def route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Picked experts [n, k] and their weights [n, k], wide. The bias selects and does not weigh."""
+        scores = linear_wide(x, self.gate).sigmoid()
+        picks = (scores + self.bias).topk(self.config.top_k, dim=-1).indices
+        picked = scores.gather(1, picks)
+        return picks, picked / (picked.sum(-1, keepdim=True) + 1e-20) * self.config.routed_scale

@@ -1,0 +1,118 @@
+"""The one owner of the side stream: two legs in, both results out, run side by side or one after the other.
+
+Semantics are those of TensorRT-LLM's `maybe_execute_in_parallel`. Out of scope: which forks exist (`policy.py`), what
+the legs do (the layers).
+
+    main  ──●opened──left()───────────────wait──▶ both results
+    side     └─wait──right()──●done────────┘
+
+`opened` is recorded before the left leg is issued, so the right leg depends only on work before the fork.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from k3model.policy import OverlapPolicy
+
+L = TypeVar("L")
+R = TypeVar("R")
+
+_thread = threading.local()
+
+
+def multi_stream_is_on() -> bool:
+    """Whether this thread may fork. Off unless `multi_stream` says otherwise, so an eager step stays on one stream."""
+    return bool(getattr(_thread, "multi_stream", False))
+
+
+@contextmanager
+def multi_stream(on: bool = True) -> Iterator[None]:
+    """Switch forking for this thread. Capture turns it on for warm-up and capture; a replay needs no flag."""
+    before = multi_stream_is_on()
+    _thread.multi_stream = on
+    try:
+        yield
+    finally:
+        _thread.multi_stream = before
+
+
+class Forks:
+    """A policy bound to the model's side stream. Layers call `fork`; probes override `gate`, `run_*` and `join`."""
+
+    def __init__(self, policy: OverlapPolicy, stream: torch.cuda.Stream | None) -> None:
+        self.policy = policy
+        self.stream = stream
+        self._depth = 0
+        self._held: list[Any] = []
+
+    def fork(self, name: str, left: Callable[[], L], right: Callable[[], R], *, allowed: bool = True) -> tuple[L, R]:
+        """Run both legs and return both results. `allowed` is the layer's own gate on top of the policy's flag."""
+        if self.stream is None or not self.gate(name, allowed):
+            return left(), right()
+        main = torch.cuda.current_stream(self.stream.device)
+        opened = main.record_event()
+        self._depth += 1
+        left_result = self.run_left(name, left)
+        with torch.cuda.stream(self.stream):
+            self.stream.wait_event(opened)
+            right_result = self.run_right(name, right)
+            done = self.stream.record_event()
+        self._depth -= 1
+        self.join(name, main, done)
+        self._keep_alive(right_result, main)
+        return left_result, right_result
+
+    def gate(self, name: str, allowed: bool) -> bool:
+        """All gates: the policy's flag, the layer's own, the thread's flag, and no torch.compile trace under way."""
+        on = allowed and bool(getattr(self.policy, name))
+        return on and multi_stream_is_on() and not torch.compiler.is_compiling()
+
+    def run_left(self, name: str, leg: Callable[[], L]) -> L:
+        """Issue the left leg on the current stream."""
+        return leg()
+
+    def run_right(self, name: str, leg: Callable[[], R]) -> R:
+        """Issue the right leg; the side stream is current."""
+        return leg()
+
+    def join(self, name: str, main: torch.cuda.Stream, done: torch.cuda.Event) -> None:
+        """Main waits for the right leg before anything after the fork."""
+        main.wait_event(done)
+
+    def _keep_alive(self, result: Any, main: torch.cuda.Stream) -> None:
+        """Bound the lifetime of what the side stream allocated and main reads.
+
+        Its memory returns to the side stream's pool. Every right leg starts by waiting for main, so a plain fork cannot
+        overwrite it early; a fork nested in a left leg can, because the outer right leg waits only for the outer
+        opening. Results of nested forks are therefore held until the outermost join.
+        Outside capture the tensors are also recorded on main, as a net under callers that break this order. During
+        capture nothing is recorded: recorded blocks freed inside a capture stay held until it ends.
+        Tensors made on main and read by the side leg need no record: the caller holds them until the join.
+        """
+        if self._depth:
+            self._held.append(result)
+        else:
+            self._held.clear()
+        if not torch.cuda.is_current_stream_capturing():
+            for tensor in _tensors(result):
+                tensor.record_stream(main)
+
+
+def _tensors(result: Any) -> Iterator[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        if result.is_cuda:
+            yield result
+    elif isinstance(result, tuple | list):
+        for item in result:
+            yield from _tensors(item)
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """The model's one side stream; None where there are no streams, which makes every fork serial."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
