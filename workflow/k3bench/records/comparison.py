@@ -1,6 +1,6 @@
 """What `compare` found out: one record a campaign, with every number a report may print and nothing of how to print it.
 
-In: what `compare.campaign` computed. Out: `k3bench.comparison/1`. Out of scope: sentences, rounding, layout (`publish/`).
+In: what `compare.campaign` computed. Out: `k3bench.comparison/1`. Out of scope: sentences, rounding, layout (publish).
 
 Log-ratios are ln(after/before); percentages are 100 (exp(log) - 1). A number that cannot be had is None, never 0.
 """
@@ -249,7 +249,7 @@ class LevelCorrelation(Model):
 
 
 class Witnesses(Model):
-    """Who corroborates the headline (same allocation, other numbers); how often it was replicated (other allocations)."""
+    """Who corroborates the headline (same allocation), and how often it was replicated (other allocations)."""
 
     restatements: tuple[Restatement, ...] = ()
     #: declared identities that the data contradict
