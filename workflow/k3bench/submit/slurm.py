@@ -1,0 +1,215 @@
+"""Slurm as an executor: sbatch through submitit, and one question to the controller for all waiting heads.
+
+In: a job folder, an attempt, a spec. Out: a job id, a life sign. Out of scope: what follows from it (`once.py`).
+The job's name carries the attempt's token, so that a job is known again whatever its id: ids are reused after a
+controller was wiped. "Cannot ask" is an answer of its own. Site names come from the spec as argument lists only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from k3bench.errors import K3Error
+from k3bench.records.ledger import Attempt, State
+from k3bench.submit.backend import Answer, hand_over_pickle
+from k3bench.submit.folder import JobFolder, now
+from k3bench.submit.spec import JobSpec
+from k3bench.submit.worker import submitit_module, worker_for
+
+WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD"})
+LIVE = WAITING | {"RUNNING", "COMPLETING", "RESIZING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT"}
+#: What sbatch says when nobody listened: the job may or may not exist, so its name is looked for before the next try.
+TRANSIENT = (
+    "unable to contact",
+    "timed out",
+    "timeout",
+    "connection refused",
+    "temporarily",
+    "try again",
+    "zero bytes",
+)
+FORMAT = "%A|%j|%T|%N|%r"
+
+
+class SubmissionRefusedError(K3Error):
+    """sbatch said no, and would say it again."""
+
+
+class SubmissionUnansweredError(K3Error):
+    """sbatch got no answer; whether the job exists is to be found out."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of squeue or sacct."""
+
+    job: str
+    name: str
+    state: str
+    nodes: str = ""
+    reason: str = ""
+
+
+class Slurm:
+    """Submits with submitit, asks with squeue, then sacct; without accounting squeue alone."""
+
+    def __init__(self, ask_every_s: float = 10.0) -> None:
+        self.ask_every_s = ask_every_s
+
+    def submit(self, folder: JobFolder, attempt: Attempt, spec: JobSpec) -> Attempt:
+        """One sbatch."""
+        with _outside_any_job():
+            try:
+                python = "exec " + shlex.quote(spec.python)
+                executor = submitit_module().SlurmExecutor(
+                    folder.submitit_path(attempt.number), max_num_timeout=0, python=python
+                )
+                executor.update_parameters(
+                    job_name=attempt.name,
+                    time=spec.time_limit_min,
+                    stderr_to_stdout=True,
+                    use_srun=False,
+                    wckey=None,
+                    additional_parameters=spec.sbatch_options(),
+                )
+                job = executor.submit(worker_for(folder, attempt))
+            except (RuntimeError, ValueError, OSError) as error:
+                raise _refusal(str(error)) from None
+        return _submitted(attempt, job.job_id)
+
+    def find(self, folder: JobFolder, attempt: Attempt) -> Attempt | None:
+        """A job of the attempt's name, alive or ended."""
+        rows = _squeue("-n", attempt.name)
+        if rows is None:
+            raise SubmissionUnansweredError("squeue gives no answer")
+        rows = rows or _sacct("--name", attempt.name, "-S", "now-30days") or []
+        mine = [row for row in rows if row.name == attempt.name]
+        if not mine:
+            return None
+        job = max(mine, key=lambda row: int(row.job)).job
+        hand_over_pickle(folder.submitit_path(attempt.number), job)
+        return _submitted(attempt, job)
+
+    def ask(self, folder: JobFolder, attempt: Attempt) -> Answer:
+        """The shared view of the queue first: it proves life. Only this job's own absence is asked about."""
+        if attempt.job is None:
+            return Answer("unknown", "not yet submitted")
+        rows = _shared_view(folder.path.parent, self.ask_every_s)
+        row = _row_of(rows, attempt)
+        if row is not None and row.state in LIVE:
+            return _answer(row)
+        rows = _squeue("-j", attempt.job)
+        row = _row_of(rows, attempt)
+        if row is None and rows is not None:
+            row = _row_of(_sacct("-j", attempt.job), attempt)
+        if row is not None:
+            return _answer(row)
+        return (
+            Answer("unknown", "Slurm gives no answer") if rows is None else Answer("ended", "Slurm knows no such job")
+        )
+
+    def cancel(self, folder: JobFolder, attempt: Attempt) -> None:
+        """scancel, by job id and name, so that a reused id is safe."""
+        if attempt.job is not None:
+            _call("scancel", "--name", attempt.name, attempt.job)
+
+
+def _submitted(attempt: Attempt, job: str) -> Attempt:
+    return attempt.model_copy(update={"state": "submitted", "submitted_at": now(), "job": job})
+
+
+def _answer(row: Row) -> Answer:
+    words = f"job {row.job} {row.state}"
+    if row.nodes:
+        words += f" on {row.nodes}"
+    if row.state in LIVE:
+        waiting = row.state in WAITING
+        words += f" ({row.reason})" if waiting and row.reason not in ("", "None") else ""
+        return Answer("live", words, waiting=waiting)
+    end: State = "cancelled" if row.state == "CANCELLED" else "lost"
+    return Answer("ended", words, end=end)
+
+
+def _row_of(rows: list[Row] | None, attempt: Attempt) -> Row | None:
+    return next((row for row in rows or [] if row.job == attempt.job and row.name == attempt.name), None)
+
+
+def _refusal(text: str) -> K3Error:
+    if any(word in text.lower() for word in TRANSIENT):
+        return SubmissionUnansweredError(f"sbatch got no answer: {text}")
+    return SubmissionRefusedError(
+        f"sbatch refused the job: {text}", fix="correct account, partition, limits or options in the profile or recipe"
+    )
+
+
+def _squeue(*selection: str) -> list[Row] | None:
+    """Jobs of this user, ended ones too as long as the controller remembers them; None when it cannot be asked."""
+    code, out, err = _call("squeue", "-h", "-t", "all", "-u", str(os.getuid()), "-o", FORMAT, *selection)
+    if code == 0:
+        return [Row(*fields) for line in out.splitlines() if len(fields := line.strip().split("|", 4)) == 5]
+    return [] if "invalid job id" in err.lower() else None
+
+
+def _sacct(*selection: str) -> list[Row] | None:
+    """The same from accounting, newest last; None without accounting."""
+    code, out, _ = _call("sacct", "-X", "-n", "-P", "-o", "JobIDRaw,JobName,State,NodeList", *selection)
+    if code != 0:
+        return None
+    rows = [line.split("|") for line in out.splitlines() if line.count("|") == 3]
+    return [Row(job, name, state.split()[0] if state else "", nodes) for job, name, state, nodes in reversed(rows)]
+
+
+def _call(*command: str) -> tuple[int, str, str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 127, "", str(error)
+    return done.returncode, done.stdout, done.stderr
+
+
+def _shared_view(jobs: Path, max_age_s: float) -> list[Row] | None:
+    """The user's queue as one of the waiting heads last saw it: one squeue per interval, however many wait."""
+    file = jobs / ".squeue"
+    if (fresh := _fresh(file, max_age_s)) is not None:
+        return fresh
+    with (jobs / ".squeue.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (fresh := _fresh(file, max_age_s)) is not None:
+            return fresh
+        rows = _squeue()
+        text = "".join("|".join((r.job, r.name, r.state, r.nodes, r.reason)) + "\n" for r in rows or [])
+        temporary = jobs / f".squeue.{os.getpid()}"
+        temporary.write_text(text)
+        temporary.replace(file)
+        return rows
+
+
+def _fresh(file: Path, max_age_s: float) -> list[Row] | None:
+    try:
+        if abs(time.time() - file.stat().st_mtime) > max_age_s:
+            return None
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    return [Row(*fields) for line in lines if len(fields := line.split("|", 4)) == 5]
+
+
+@contextlib.contextmanager
+def _outside_any_job() -> Iterator[None]:
+    """A head that itself runs inside a job must not pass that job's identity on to what it submits."""
+    kept = {"SLURM_CONF", "SLURM_CLUSTERS"}
+    inherited = {name: value for name, value in os.environ.items() if name.startswith("SLURM_") and name not in kept}
+    for name in inherited:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(inherited)
