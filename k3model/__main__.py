@@ -101,7 +101,8 @@ def _print_counts(config: K3Config) -> None:
     counted = count_parameters(config)
     print(f"{config.name}: {config.layers} layers, {len(config.kda_layers)} KDA and {len(config.mla_layers)} MLA")
     print(
-        f"total parameters {counted.total} ({counted.total:.4e}), active per token {counted.active} ({counted.active:.3e})"
+        f"total parameters {counted.total} ({counted.total:.4e}), "
+        f"active per token {counted.active} ({counted.active:.3e})"
     )
 
 

@@ -26,7 +26,7 @@ class Staged(NamedTuple):
 
 @dataclass(frozen=True)
 class KdaCache:
-    """One KDA layer: conv [slots, 3d, columns], state [slots, h, V, K] wide, and a staging buffer with a fixed address."""
+    """One KDA layer: conv [slots, 3d, columns], state [slots, h, V, K] wide, and a staging buffer that never moves."""
 
     conv: torch.Tensor
     state: torch.Tensor
@@ -93,10 +93,15 @@ class Rows:
         """Rows in this step."""
         return self.slots.shape[0]
 
-    def places(self) -> torch.Tensor:
-        """[B] flat cache place of the next token."""
+    def stepping(self) -> Placed:
+        """These rows with the place of the next token, found once for all layers."""
         page = self.table.gather(1, (self.positions // self.page_tokens).unsqueeze(1)).squeeze(1)
-        return page * self.page_tokens + self.positions % self.page_tokens
+        return Placed(**vars(self), places=page * self.page_tokens + self.positions % self.page_tokens)
+
+    def spanning(self, start: int, tokens: int) -> Placed:
+        """These rows with the places of `tokens` positions from `start` on."""
+        positions = torch.arange(start, start + tokens, device=self.slots.device)
+        return Placed(**vars(self), places=self.places_of(positions), start=start)
 
     def places_of(self, positions: torch.Tensor) -> torch.Tensor:
         """[B, T] flat cache places of positions [T], the same for every row."""
@@ -105,8 +110,19 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Placed(Rows):
+    """Rows with the cache places of the tokens under way: [B] in a step, [B, T] in a prefill from `start` on."""
+
+    places: torch.Tensor
+    start: int = 0
+
+
+@dataclass(frozen=True)
 class Snapshot:
-    """All that a step changes for `batch` rows, except latent rows: those are append-only and lie past `position`."""
+    """All that a step changes for `batch` rows, except latent rows: those are append-only and lie past `position`.
+
+    So one fill at the largest batch serves snapshots of every smaller one; filling again makes older snapshots stale.
+    """
 
     batch: int
     position: int
@@ -140,6 +156,8 @@ class Caches:
         self.history = torch.zeros(max_batch, self.context, device=device, dtype=torch.long)
         gathered = config.vocab if config.collectives == "distributed" else config.vocab_local
         self.logits = torch.zeros(max_batch, gathered, device=device, dtype=dtype)
+        self.kda = tuple(self._kda(index) for index in range(kda))
+        self.mla = tuple(LatentCache(pages) for pages in self.latent)
         self.bank = torch.zeros(config.snapshots + 1, max_batch, config.hidden, device=device, dtype=dtype)
 
     def check(self, batch: int, tokens: int = 0) -> None:
@@ -165,15 +183,9 @@ class Caches:
         table, page_tokens = self.table[:batch], self.config.page_tokens
         return Rows(self.slots[:batch], self.positions[:batch], table, self.consecutive, page_tokens)
 
-    def kda(self, index: int) -> KdaCache:
-        """The cache of the index-th KDA layer."""
-        config = self.config
-        gathered = config.state_pool == "gathered"
-        return KdaCache(self.conv[index], self.state[index], self.dense[index], gathered, config.staging_repack)
-
-    def mla(self, index: int) -> LatentCache:
-        """The cache of the index-th MLA layer."""
-        return LatentCache(self.latent[index])
+    def _kda(self, index: int) -> KdaCache:
+        gathered = self.config.state_pool == "gathered"
+        return KdaCache(self.conv[index], self.state[index], self.dense[index], gathered, self.config.staging_repack)
 
     def clear(self, batch: int) -> None:
         """Forget these rows: position 0, empty windows and states."""
@@ -187,10 +199,9 @@ class Caches:
             pool.copy_(torch.randn(pool.shape, generator=generator, device=pool.device, dtype=pool.dtype))
         places = self.rows(batch).places_of(torch.arange(context, device=self.positions.device)).flatten()
         noise_dtype = self.conv.dtype
-        for layer in range(self.latent.shape[0]):
-            shape = (places.numel(), self.latent.shape[-1])
-            noise = torch.randn(shape, generator=generator, device=places.device, dtype=noise_dtype)
-            self.mla(layer).append(places, noise)
+        shape = (places.numel(), self.latent.shape[-1])
+        for layer in self.mla:
+            layer.append(places, torch.randn(shape, generator=generator, device=places.device, dtype=noise_dtype))
         first = torch.randint(0, self.logits.shape[1], (batch,), generator=generator, device=places.device)
         self.tokens[:batch].copy_(first)
         self.positions[:batch].fill_(context)
@@ -203,7 +214,7 @@ class Caches:
         return Snapshot(batch, positions[0], tuple(tensor.clone() for tensor in self._changing(batch)))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Back to the snapshot. Latent rows from its position on are zeroed, so a write that went missing would show."""
+        """Back to the snapshot. Latent rows from its position on are zeroed: a write that went missing would show."""
         for tensor, saved in zip(self._changing(snapshot.batch), snapshot.tensors, strict=True):
             tensor.copy_(saved)
         if snapshot.position < self.context:

@@ -16,7 +16,8 @@ class Collectives:
     """`kind` is what a record must say: none_needed, absent (peers missing, sums stay partial) or the real backend."""
 
     def __init__(self, config: K3Config) -> None:
-        self.rank, self.real, self.kind = 0, False, config.collectives
+        self.rank, self.real = 0, False
+        self.kind: str = config.collectives
         if config.collectives != "distributed":
             return
         if not dist.is_initialized() or dist.get_world_size() != config.tp_size:

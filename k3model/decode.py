@@ -7,14 +7,15 @@ Out of scope: choosing tokens, batches and graphs (`capture.py`); reading checkp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 from k3model.attn_res import MixPair, Residual
-from k3model.cache import Caches, KdaCache, LatentCache, Rows
+from k3model.cache import Caches, Rows
 from k3model.collectives import Collectives
 from k3model.config import K3Config
 from k3model.errors import DeviceError
@@ -45,8 +46,11 @@ class Layer:
         self.input_layernorm = weights.norm("input_layernorm", config.hidden)
         self.post_attention_layernorm = weights.norm("post_attention_layernorm", config.hidden)
         attention = weights.at("self_attn")
-        self.self_attn: KDA | MLA = (MLA if config.is_mla(index) else KDA)(attention, config, collectives)
-        self.family = "MLA" if config.is_mla(index) else "KDA"
+        self.self_attn: KDA | MLA
+        if config.is_mla(index):
+            self.self_attn = MLA(attention, config, collectives, config.mla_layers.index(index))
+        else:
+            self.self_attn = KDA(attention, config, collectives, config.kda_layers.index(index))
         dense = config.is_dense(index)
         self.mlp = DenseMLP(weights, config, collectives) if dense else MoE(weights, config, collectives, index)
 
@@ -69,7 +73,7 @@ class K3:
         self._build(self.weights)
         self.caches = Caches(config, max_batch, context, device, dtype)
         self.side_stream = side_stream(device)
-        self._graph_pool: tuple[int, int] | None = None
+        self._graph_pool: Any = None
         fill(self.weights.parts, seed, whole=self.collectives.real)
         self.prepare()
 
@@ -88,7 +92,7 @@ class K3:
             layer.prepare()
         self.output_attn_res.prepare()
 
-    def graph_pool(self) -> tuple[int, int]:
+    def graph_pool(self) -> Any:
         """One memory pool for all captured steps: they never run at the same time, and results leave by copies."""
         if self._graph_pool is None:
             self._graph_pool = torch.cuda.graph_pool_handle()
@@ -96,14 +100,15 @@ class K3:
 
     def step(self, tokens: torch.Tensor, rows: Rows, forks: Forks, ranges: Ranges = no_ranges) -> torch.Tensor:
         """One token [B] a row at `rows.positions` -> logits [B, vocab]; caches move on. No host decision inside."""
-        places = rows.places()
+        caches, rows = self.caches, rows.stepping()
 
-        def attend(layer: Layer, cache: KdaCache | LatentCache, x: torch.Tensor) -> torch.Tensor:
-            if isinstance(cache, KdaCache):
-                return layer.self_attn.step(x, cache, rows, forks)  # type: ignore[call-arg, arg-type]
-            return layer.self_attn.step(x, cache, rows, places, forks)  # type: ignore[arg-type]
+        def attend(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+            return layer.self_attn.step(x, caches, rows, forks)
 
-        return self._forward(tokens, self.caches.bank[:, : rows.batch], attend, _step_mlp(forks), ranges)
+        def feed_forward(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+            return layer.mlp.step(x, forks)
+
+        return self._forward(tokens, caches.bank[:, : rows.batch], attend, feed_forward, ranges)
 
     def prefill(self, tokens: torch.Tensor, rows: Rows, start: int, forks: Forks) -> torch.Tensor:
         """Tokens [B, T] from position `start` on, the same for all rows -> logits [B, vocab] after the last one."""
@@ -111,11 +116,10 @@ class K3:
         shape = (self.config.snapshots + 1, B * T, self.config.hidden)
         bank = torch.empty(shape, device=self.device, dtype=self.dtype)
 
-        def attend(layer: Layer, cache: KdaCache | LatentCache, x: torch.Tensor) -> torch.Tensor:
-            x = x.view(B, T, -1)
-            if isinstance(cache, KdaCache):
-                return layer.self_attn.prefill(x, cache, rows, forks).flatten(0, 1)  # type: ignore[call-arg, arg-type]
-            return layer.self_attn.prefill(x, cache, rows, start, forks).flatten(0, 1)  # type: ignore[arg-type]
+        caches, rows = self.caches, rows.spanning(start, T)
+
+        def attend(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+            return layer.self_attn.prefill(x.view(B, T, -1), caches, rows, forks).flatten(0, 1)
 
         def feed_forward(layer: Layer, x: torch.Tensor) -> torch.Tensor:
             return layer.mlp.prefill(x, forks)
@@ -127,7 +131,7 @@ class K3:
         self,
         tokens: torch.Tensor,
         bank: torch.Tensor,
-        attend: Callable[[Layer, KdaCache | LatentCache, torch.Tensor], torch.Tensor],
+        attend: Callable[[Layer, torch.Tensor], torch.Tensor],
         feed_forward: Callable[[Layer, torch.Tensor], torch.Tensor],
         ranges: Ranges,
         keep: torch.Tensor | None = None,
@@ -135,11 +139,11 @@ class K3:
         """The stack as the paper draws it. `keep` names the rows whose logits are wanted."""
         config, eps = self.config, self.config.rms_eps
         residual = Residual(bank, F.embedding(tokens, self.embed_tokens), config.attn_res_block, eps)
-        for layer, cache in self._with_caches():
+        for layer in self.layers:
             h = residual.attention_input(layer.index, layer.self_attention_res)
             x = rms_norm(h, layer.input_layernorm, eps)
-            with ranges(f"L{layer.index}.{layer.family}"):
-                out = attend(layer, cache, x)
+            with ranges(f"L{layer.index}.{layer.self_attn.family}"):
+                out = attend(layer, x)
             residual.add(out)
             x = rms_norm(residual.mix(layer.mlp_res), layer.post_attention_layernorm, eps)
             with ranges(f"L{layer.index}.{layer.mlp.family}"):
@@ -148,20 +152,6 @@ class K3:
         h = residual.mix(self.output_attn_res)
         x = rms_norm(h if keep is None else h[keep], self.norm, eps)
         return self.collectives.gather_columns(F.linear(x, self.lm_head))
-
-    def _with_caches(self) -> Iterator[tuple[Layer, KdaCache | LatentCache]]:
-        kda = mla = 0
-        for layer in self.layers:
-            if layer.family == "MLA":
-                yield layer, self.caches.mla(mla)
-                mla += 1
-            else:
-                yield layer, self.caches.kda(kda)
-                kda += 1
-
-
-def _step_mlp(forks: Forks) -> Callable[[Layer, torch.Tensor], torch.Tensor]:
-    return lambda layer, x: layer.mlp.step(x, forks)
 
 
 def build(

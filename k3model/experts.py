@@ -8,7 +8,7 @@ Out of scope: routing, latent projections (`moe.py`).
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 from k3model.config import K3Config
 from k3model.mxfp4 import GROUP, dequantise

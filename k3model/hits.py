@@ -1,4 +1,4 @@
-"""Which held expert every row hits when peers are absent: a seeded table, so that bytes per step are known. Torch at use.
+"""Which held expert every row hits when peers are absent: a seeded table, so that bytes per step are known.
 
 Out of scope: real routing (`moe.py`).
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def seeded_hits(config: K3Config, layer: int, rows: int) -> list[int]:
-    """The held expert that each of `rows` hits in this layer: uniform, fixed by seed; row r is the same for any `rows`."""
+    """The held expert that each of `rows` hits in this layer: uniform, seeded, alike for any `rows`."""
     draw = random.Random(f"{config.routing_seed}:{layer}")
     return [draw.randrange(config.local_experts) for _ in range(rows)]
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
-from k3model.cache import KdaCache, Rows, Staged
+from k3model.cache import Caches, Placed, Staged
 from k3model.collectives import Collectives
 from k3model.config import K3Config
 from k3model.fp8 import Fp8Matrix, project, quantise
@@ -38,7 +38,10 @@ class Projected(NamedTuple):
 class KDA:
     """One layer's weights and its step. d = h * D local width."""
 
-    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives) -> None:
+    family = "KDA"
+
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, index: int) -> None:
+        self.index = index  # among the KDA layers: which cache is its own
         self.config, self.collectives = config, collectives
         self.h, self.D, self.d = config.kda_heads_local, config.kda_head_dim, config.kda_width_local
         self._place_projections(weights, collectives.rank)
@@ -82,8 +85,9 @@ class KDA:
         if self.config.kda_weights == "fp8":
             self.qkvg, self.out = quantise(self.in_proj[: 4 * self.d]), quantise(self.o_proj)
 
-    def step(self, x: torch.Tensor, cache: KdaCache, rows: Rows, forks: Forks) -> torch.Tensor:
+    def step(self, x: torch.Tensor, caches: Caches, rows: Placed, forks: Forks) -> torch.Tensor:
         """One token a row."""
+        cache = caches.kda[self.index]
         projected, staged = forks.fork(
             "kda_staging", lambda: self.project_in(x, forks), lambda: cache.stage(rows.slots)
         )
@@ -130,13 +134,13 @@ class KDA:
         normed = rms_norm(o, self.o_norm, self.config.rms_eps)
         return (normed.flatten(-2) * wide(gate).sigmoid()).to(gate.dtype)
 
-    def prefill(self, x: torch.Tensor, cache: KdaCache, rows: Rows, forks: Forks) -> torch.Tensor:
+    def prefill(self, x: torch.Tensor, caches: Caches, rows: Placed, forks: Forks) -> torch.Tensor:
         """Many tokens a row, x [B, T, hidden], in the chunk form; never captured, never forked."""
-        projected = self.project_in(x, forks)
+        cache, projected = caches.kda[self.index], self.project_in(x, forks)
         slots, T = rows.slots, x.shape[1]
         window = torch.cat([cache.conv[slots][..., -3:], projected.qkv.mT], dim=-1)
         taps = self.conv.reshape(3 * self.d, -1)
-        y = F.silu(sum(window[..., i : i + T] * taps[:, i : i + 1] for i in range(taps.shape[1])))
+        y = F.silu((window.unfold(-1, taps.shape[1], 1) * taps.unsqueeze(1)).sum(-1))
         qkv = y.view(-1, 3, self.h, self.D, T).permute(1, 0, 4, 2, 3)
         q, k, v = self._normalise(qkv)
         beta, g = wide(projected.beta).sigmoid(), self._log_decay(projected.decay)

@@ -1,14 +1,14 @@
 """KDA over many tokens at once: the chunk form of the delta rule, for prefill.
 
-In: q, k normalised and q scaled, v [B, T, h, D], log decay g [B, T, h, D], beta [B, T, h], state [B, h, V, K], all wide.
-Out: o [B, T, h, D] and the state after T tokens. Within a chunk tokens meet through a triangular system; the state moves
-from chunk to chunk. Out of scope: everything before and after the rule (`kda.py`).
+In: q, k normalised and q scaled, v and log decay g, all [B, T, h, D]; beta [B, T, h]; state [B, h, V, K]; all wide.
+Out: o [B, T, h, D] and the state after T tokens. Within a chunk tokens meet through a triangular system; the state
+moves from chunk to chunk. Out of scope: everything before and after the rule (`kda.py`).
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 CHUNK = 64
 

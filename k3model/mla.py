@@ -1,7 +1,7 @@
 """Gated multi-head latent attention without positions: one normed token row [B, hidden] in, [B, hidden] out.
 
     x ─┬─ M1 q_a norm q_b ─┐ fork 2    ┌─ M3 absorb: query[..., :512] ────────────┐ fork 3
-       └─ M2 kv_a norm cat ┴───────────┴─ M4 tail query[..., 512:], append, length ┴─ M5 attend ─ M6 W_V ─ M7 gate, o_proj ─▶
+       └─ M2 kv_a norm cat ┴───────────┴─ M4 tail query[..., 512:], append, length ┴─ M5 attend ─ M6 W_V ─ M7 o_proj
 
 N, R, V, C, Q are the dims of the unrotated part, the tail, the values, the latent and the query's low rank.
 Out of scope: input norm and residual (`decode.py`), pages (`cache.py`).
@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
-from k3model.cache import LatentCache, Rows
+from k3model.cache import Caches, LatentCache, Placed
 from k3model.collectives import Collectives
 from k3model.config import K3Config
 from k3model.pointwise import rms_norm, wide
@@ -32,7 +32,10 @@ class Appended(NamedTuple):
 class MLA:
     """One layer's weights and its step. h local heads, padded ones last and zero."""
 
-    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives) -> None:
+    family = "MLA"
+
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, index: int) -> None:
+        self.index = index  # among the MLA layers: which pages are its own
         self.config, self.collectives = config, collectives
         self.h, self.N, self.R, self.V = config.mla_heads_local, config.qk_nope_dim, config.qk_rope_dim, config.v_dim
         self.C, self.scale = config.kv_lora_rank, (config.qk_nope_dim + config.qk_rope_dim) ** -0.5
@@ -62,16 +65,16 @@ class MLA:
         per_head = self.kv_b_proj.view(self.h, self.N + self.V, self.C)
         self.W_K, self.W_V = per_head[:, : self.N], per_head[:, self.N :].mT
 
-    def step(self, x: torch.Tensor, cache: LatentCache, rows: Rows, places: torch.Tensor, forks: Forks) -> torch.Tensor:
-        """One token a row; `places` [B] is where the new latent rows go."""
-        B, fp8 = x.shape[0], self.config.kv_cache == "fp8"
+    def step(self, x: torch.Tensor, caches: Caches, rows: Placed, forks: Forks) -> torch.Tensor:
+        """One token a row."""
+        cache, B, fp8 = caches.mla[self.index], x.shape[0], self.config.kv_cache == "fp8"
         q, latent = forks.fork("mla_q_kv", lambda: self.query(x), lambda: self.latent(x))
         # Made on main before the fork and written by both legs, in disjoint columns.
         fused = x.new_empty(B, self.h, self.C + self.R)
         _, appended = forks.fork(
             "mla_absorb_rope",
             lambda: self._absorb(q, fused),
-            lambda: self._append(q, latent, fused, cache, rows, places),
+            lambda: self._append(q, latent, fused, cache, rows),
             allowed=not fp8,  # with an FP8 cache M4 also reads what M3 writes
         )
         query = fused if appended.query is None else appended.query.to(x.dtype)
@@ -102,12 +105,11 @@ class MLA:
         latent: torch.Tensor,
         fused: torch.Tensor,
         cache: LatentCache,
-        rows: Rows,
-        places: torch.Tensor,
+        rows: Placed,
     ) -> Appended:
         """M4: query tail, cache row, lengths. Engines also fill tile counters here; plain attention needs none."""
         fused[..., self.C :].copy_(q[..., self.N :])
-        cache.append(places, latent)
+        cache.append(rows.places, latent)
         return Appended(rows.positions + 1, fused.to(torch.float8_e4m3fn) if self.config.kv_cache == "fp8" else None)
 
     def _attend(self, fused: torch.Tensor, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -123,18 +125,19 @@ class MLA:
         gated = (wide(o) * wide(gate).sigmoid()).to(o.dtype)
         return self.collectives.all_reduce(F.linear(gated, self.o_proj))
 
-    def prefill(self, x: torch.Tensor, cache: LatentCache, rows: Rows, start: int, forks: Forks) -> torch.Tensor:
+    def prefill(self, x: torch.Tensor, caches: Caches, rows: Placed, forks: Forks) -> torch.Tensor:
         """Many tokens a row, x [B, T, hidden], in absorbed form against the cache; never captured, never forked."""
-        B, T, _ = x.shape
-        q, positions = self.query(x), torch.arange(start, start + T, device=x.device)
-        cache.append(rows.places_of(positions).flatten(), self.latent(x).flatten(0, 1))
+        cache, q = caches.mla[self.index], self.query(x)
+        (B, T, _), end = x.shape, rows.start + x.shape[1]
+        cache.append(rows.places.flatten(), self.latent(x).flatten(0, 1))
         absorbed = torch.einsum("bthn,hnc->bthc", q[..., : self.N], self.W_K)
         fused = torch.cat([absorbed, q[..., self.N :]], dim=-1)
         if self.config.kv_cache == "fp8":
             fused = fused.to(torch.float8_e4m3fn).to(x.dtype)
-        past = cache.read(rows.table, rows.consecutive, x.dtype)[:, : start + T]
+        past = cache.read(rows.table, rows.consecutive, x.dtype)[:, :end]
         scores = _scores(fused.flatten(1, 2), past).view(B, T, self.h, -1) * self.scale
-        later = torch.arange(start + T, device=x.device) > positions[:, None, None]
+        columns = torch.arange(end, device=x.device)
+        later = columns > columns[rows.start :, None, None]
         probs = scores.masked_fill_(later, float("-inf")).softmax(-1).to(x.dtype)
         latent = torch.bmm(probs.flatten(1, 2), past[..., : self.C]).view(B, T, self.h, self.C)
         o = torch.einsum("bthc,hcv->bthv", latent, self.W_V).flatten(-2)
@@ -142,7 +145,7 @@ class MLA:
 
 
 def _scores(query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """query [B, n, 576] against rows [B, T, 576] -> wide [B, n, T]. Half precision would round scores before softmax."""
+    """query [B, n, 576] against rows [B, T, 576] -> wide [B, n, T]. Half precision would round them before softmax."""
     if query.is_cuda and query.dtype == torch.bfloat16:
         return torch.bmm(query, rows.mT, out_dtype=torch.float32)
     return wide(torch.bmm(query, rows.mT))

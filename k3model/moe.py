@@ -10,7 +10,7 @@ Out of scope: input norm and residual (`decode.py`), which hits are known in adv
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 from k3model.collectives import Collectives
 from k3model.config import K3Config

@@ -1,6 +1,6 @@
 """Which forks are on: one frozen value in, read by every layer. Torch-free, so that recipes can name a policy.
 
-A fork is two independent groups of ops whose legs may run on two streams. Out of scope: streams and events (`streams.py`).
+A fork is two independent groups of ops whose legs may run on two streams. Out of scope: streams, events (`streams.py`).
 """
 
 from __future__ import annotations

@@ -71,11 +71,13 @@ class Weights:
         dim: int | None = None,
         start: int = 0,
     ) -> None:
-        """Say that the checkpoint tensor `name` (its `full` shape, cut along `dim` at `start`) lies at `base[index]`."""
+        """Say that checkpoint tensor `name` (of shape `full`, cut along `dim` at `start`) lies at `base[index]`."""
         shape = full if full is not None else tuple(base.shape)
         self.parts[self.prefix + name] = Part(self.prefix + name, base, index or (...,), shape, dim, start)
 
-    def matrix(self, name: str, rows: int, columns: int, *, cut: int | None = None, rank: int = 0, of: int = 1) -> torch.Tensor:  # fmt: skip
+    def matrix(
+        self, name: str, rows: int, columns: int, *, cut: int | None = None, rank: int = 0, of: int = 1
+    ) -> torch.Tensor:
         """One linear weight `name`.weight of the full shape [rows, columns], cut along `cut` into `of` equal shares."""
         shape = [rows, columns]
         if cut is not None:
@@ -95,8 +97,8 @@ class Weights:
 def fill(parts: dict[str, Part], seed: int, *, whole: bool) -> None:
     """Seeded random weights, each by its own name, so that fusing or splitting storage changes no value.
 
-    `whole` draws the full tensor and takes the share, which makes ranks of one model agree; otherwise the share alone is
-    drawn, which is enough, and sixteen times cheaper, when the peers are absent.
+    `whole` draws the full tensor and takes the share, which makes ranks of one model agree; otherwise the share alone
+    is drawn, which is enough, and sixteen times cheaper, when the peers are absent.
     """
     for part in parts.values():
         view = part.view
