@@ -177,7 +177,22 @@ def _measure(args: argparse.Namespace) -> int:
     from k3bench.measure.command import measure
 
     chosen = _two_names(args.allocation, "OBS/ALLOCATION, e.g. obs1/alloc1") if args.allocation else None
+    if args.here:
+        _build_missing(args.plan)
     return measure(args.plan, chosen, executor="here" if args.here else args.executor, out=args.out)
+
+
+def _build_missing(plan_path: Path) -> None:
+    """On a machine without Snakemake the builds are made on the way."""
+    from k3bench.build import build_arm
+    from k3bench.records.plan import Plan
+    from k3bench.store import CampaignFolder, read_record, write_record
+
+    plan, folder = read_record(plan_path, Plan), CampaignFolder(plan_path.parent)
+    for pair in sorted({o.pair for o in plan.observations}):
+        for arm in ("before", "after"):
+            if not folder.build(pair, arm).exists():
+                write_record(folder.build(pair, arm), build_arm(plan, pair, arm))  # type: ignore[arg-type]
 
 
 def _add_compare(verbs: Verbs) -> None:

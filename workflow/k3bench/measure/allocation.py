@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Allocation, Arm, Block, Check, Measurement, PointName, PointRef
 from k3bench.records.plan import Build, Plan, PlannedBlock, PlannedObservation
 from k3bench.store import CampaignFolder, gzip_bytes, read_record, write_atomic, write_once, write_record
+from k3bench.submit import raise_if_over
 from k3bench.validity import check_batches
 
 Say = Callable[[str], None]
@@ -75,9 +77,12 @@ def load_spec(root: Path, observation: str, allocation: str) -> AllocationSpec:
     return AllocationSpec(folder, plan, planned, allocation, builds)
 
 
-def run_allocation(*, root: str, observation: str, allocation: str, job: str, say: Say = print) -> dict[str, Any]:
-    """Measure every block of the allocation that is not whole yet. Returns counts; the files are the result."""
-    spec = load_spec(Path(root), observation, allocation)
+def run_allocation(*, root: str, observation: str, allocation: str, attempt: int) -> dict[str, Any]:
+    """Measure every block of the allocation that is not whole yet. Returns counts; the files are the result.
+
+    `attempt` counts submissions of the allocation; blocks count their own attempts.
+    """
+    spec, job, say = load_spec(Path(root), observation, allocation), _job_name(attempt), _progress
     missing = [b for b in spec.blocks if accepted_block(spec, b) is None]
     if missing:
         engine = open_engine(EngineRequest(spec.plan.recipe, spec.observation, spec.builds, spec.folder.root))
@@ -95,6 +100,7 @@ def measure_block(spec: AllocationSpec, engine: Engine, block: PlannedBlock, *, 
     before, started = _fingerprint(spec, engine), _now()
     refs = []
     for name in block.points(attempt):
+        raise_if_over()
         say(f"{spec.observation.id} block {block.number} {block.order} run {name.run} {name.arm} c={name.level}")
         refs.append(_measure_point(spec, engine, block, name, fingerprint=before.digest(), job=job))
     after = _fingerprint(spec, engine)
@@ -232,6 +238,15 @@ def _raw_bytes(batches: list[BatchTimes]) -> bytes:
 
 def _digest_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _job_name(attempt: int) -> str:
+    slurm = os.environ.get("SLURM_JOB_ID")
+    return f"slurm-{slurm}" if slurm else f"attempt{attempt}-pid{os.getpid()}"
+
+
+def _progress(text: str) -> None:
+    print(text, flush=True)
 
 
 def _block_name(number: int, attempt: int) -> str:
