@@ -1,0 +1,154 @@
+"""Mechanism, equality and independence: the evidence beside the time, or the line that says it is missing.
+
+In: the comparison record (as `At`). Out: blocks. Out of scope: lane pictures.
+"""
+
+from __future__ import annotations
+
+from k3bench.publish.cite import DASH, At, count, delta, fixed, share, words
+from k3bench.publish.document import Block, Bullets, Column, Paragraph, Table
+from k3bench.publish.spans import bold
+from k3bench.publish.words import label
+
+
+def mechanism_blocks(record: At) -> tuple[Block, ...]:
+    """Busy time, residency, share and headroom of every family in both arms, and whether they explain the gain."""
+    if not record.mechanism:
+        return (Paragraph("No trace of these builds: nothing is said about why."),)
+    right = (
+        "segments/step",
+        "busy [ms/step]",
+        "two-stream residency [ms/step]",
+        "share of busy [%]",
+        "headroom [ms/step]",
+        "profiled/unprofiled",
+    )
+    columns = (Column("family", "left"), Column("arm", "left"), *(Column(t) for t in right))
+    rows = tuple(_family_row(row) for row in _by_family(record.mechanism.families))
+    return (Table(columns, rows), *_explained(record.mechanism))
+
+
+def _by_family(families: At) -> list[At]:
+    order = {"before": 0, "after": 1}
+    return sorted(families, key=lambda row: (row.family.raw, order[row.arm.raw]))
+
+
+def _family_row(row: At) -> tuple[str, ...]:
+    segments = row.segments_per_step
+    return (
+        words(row.family),
+        row.arm.raw,
+        count(segments) if segments and float(segments.raw).is_integer() else fixed(segments, 1),
+        fixed(row.busy_ms_per_step, 4),
+        fixed(row.two_stream_residency_ms_per_step, 4),
+        fixed(row.share_of_busy_pct, 1),
+        fixed(row.headroom_ms_per_step, 4),
+        fixed(row.profiled_over_unprofiled, 3),
+    )
+
+
+def _explained(found: At) -> list[Block]:
+    lines = []
+    for field, what in (
+        ("gain_ms_per_step", "gained, by the timed runs"),
+        ("explained_ms_per_step", "busy time removed: explained by the trace"),
+        ("ceiling_ms_per_step", "all of the overlap: the ceiling of a gain by overlap inside the families"),
+        ("ideal_ms_per_step", "ideal: every fork hides its shorter leg whole"),
+    ):
+        at = getattr(found, field)
+        if at:
+            lines.append(f"{fixed(at, 3)} ms a step: {what}")
+    if found.achieved_share:
+        lines.append(f"{share(found.achieved_share)} % of the ideal is reached")
+    if found.beyond_ceiling.raw:
+        lines.append(bold("the gain exceeds the ceiling, so something besides the overlap changed"))
+    return [Bullets(tuple(lines))] if lines else []
+
+
+def equality_blocks(record: At) -> tuple[Block, ...]:
+    """One row a probe; controls are faults planted to see that a probe can fail."""
+    if not record.equality:
+        return (Paragraph("No probe of sameness was run: equal outputs are not claimed."),)
+    columns = tuple(Column(t, "left") for t in ("probe", "kind", "result", "preset", "batch", "policy", "remark"))
+    rows = tuple(
+        (
+            words(row.what),
+            row.kind.raw,
+            _status(row),
+            words(row.preset),
+            count(row.batch),
+            words(row.policy),
+            words(row.reason),
+        )
+        for row in record.equality
+    )
+    return (Table(columns, rows),)
+
+
+def _status(row: At) -> str:
+    if row.kind.raw == "control" and row.status.raw == "pass":
+        return "caught"
+    return {"pass": "equal", "fail": bold("differs"), "not_run": "not run"}[row.status.raw]
+
+
+def independence_blocks(record: At) -> tuple[Block, ...]:
+    """Which metrics and levels are no witnesses of their own, and how many corroborations and replications remain."""
+    found = record.witnesses
+    if not found:
+        return (Paragraph(f"Only {label(record.metric.raw)} is compared; no other metric is counted as a witness."),)
+    lines = [*_restated(found), *_correlated(found)]
+    for at in found.contradicted:
+        lines.append(f"declared as a restatement, but the data contradict it: {words(at)}")
+    lines.append(
+        f"independent corroborations of the headline: {count(found.n_corroborations)}"
+        + (f" ({', '.join(_witness(at) for at in found.corroborating)})" if found.corroborating else "")
+        + f"; replications in other allocations: {count(found.n_replications)}"
+    )
+    if found.effective_number:
+        lines.append(
+            f"the {count(found.n_metrics)} metrics carry the information of {fixed(found.effective_number, 1)}"
+            " independent ones"
+        )
+    return (Bullets(tuple(lines)), *_other_metrics(record))
+
+
+def _witness(at: At) -> str:
+    return label(at.raw) if label(at.raw) != at.raw else words(at)
+
+
+def _restated(found: At) -> list[str]:
+    lines: dict[tuple[str, str, int | None], str] = {}
+    for row in found.restatements:
+        one, other = label(row.metric.raw), label(row.of.raw)
+        text = f"{bold('not independent:')} {one} restates {other}"
+        if row.kind.raw == "exact_ratio" and row.factor:
+            text += f" ({one} = {fixed(row.factor, 3)} × {other})"
+        elif row.kind.raw == "exact_product" and row.factor:
+            text += f" ({one} × {other} = {fixed(row.factor, 3)})"
+        elif row.r2:
+            text += f" (r² = {fixed(row.r2, 3)}" + (f" at c={count(row.concurrency)})" if row.concurrency else ")")
+        lines.setdefault((row.metric.raw, row.of.raw, row.concurrency.raw), text)
+    return list(lines.values())
+
+
+def _correlated(found: At) -> list[str]:
+    return [
+        f"levels {count(row.concurrency_a)} and {count(row.concurrency_b)} move together (r = {fixed(row.r, 2)}): "
+        "counted as one"
+        for row in found.level_correlations
+        if row.counts_as_one.raw
+    ]
+
+
+def _other_metrics(record: At) -> list[Block]:
+    """Deltas of the metrics that restate nothing; a restated one would only repeat the main table."""
+    rows = []
+    for metric in record.other_metrics:
+        if metric.restates:
+            continue
+        cells = [f"c={count(level.concurrency)}: {delta(level.delta_pct)} %" for level in metric.levels]
+        rows.append((label(metric.metric.raw), f"{metric.better.raw} is better", "; ".join(cells) or DASH))
+    if not rows:
+        return []
+    columns = (Column("other metric", "left"), Column("direction", "left"), Column("delta by level", "left"))
+    return [Table(columns, tuple(rows))]

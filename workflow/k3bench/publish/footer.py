@@ -1,0 +1,237 @@
+"""Where the numbers come from, what is missing, and the details that can be folded away.
+
+In: the comparison record (as `At`). Out: blocks. Out of scope: verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from k3bench.publish.cite import DASH, At, count, delta, fixed, interval, ms, p_number, percent, share, words
+from k3bench.publish.document import Block, Bullets, Column, Details, Fence, Paragraph, Table
+from k3bench.publish.spans import bold, code
+from k3bench.publish.words import WORD, formula, label
+
+
+def outstanding_blocks(record: At) -> tuple[Block, ...]:
+    """Evidence that this record does not hold, each with what would bring it."""
+    if not record.outstanding:
+        return (Paragraph("Nothing of what was planned is missing."),)
+    return (
+        Bullets(
+            tuple(
+                f"{bold(o.kind.raw.replace('_', '-') + ':')} {words(o.what)}"
+                + (f" → {words(o.fix)}" if o.fix.raw else "")
+                for o in record.outstanding
+            )
+        ),
+    )
+
+
+def provenance_blocks(record: At, digest: str) -> tuple[Block, ...]:
+    """What ran on what, from which commits and records, when, and how to read the band."""
+    found = record.provenance
+    facts = [
+        ("engine", words(found.engine), words(found.preset) if found.preset else ""),
+        ("hardware", words(found.hardware_class), ""),
+        ("workload", _pairs(found.workload), ""),
+        ("declared change", words(found.declared_change), ""),
+        ("restart between runs", words(found.restart), ""),
+        ("commits", _lists(found.commits), ""),
+        ("versions", _lists(found.versions), ""),
+        ("measured", _span(found), ""),
+        ("seed of the orders", count(found.seed), ""),
+        ("source", words(found.source_title), words(found.source_url) if found.source_url else ""),
+    ]
+    lines = [f"{name}: {one}{f' ({two})' if two else ''}" for name, one, two in facts if one not in (DASH, "")]
+    lines.append(_counts(record))
+    lines.append(f"floor: {_floor(record.floor)}")
+    lines += [words(note) for note in found.notes]
+    lines.append(
+        f"comparison record {code(digest)}"
+        + (f", recipe {code(record.recipe_digest.raw)}" if record.recipe_digest else "")
+    )
+    lines.append(
+        f"method: {code('docs/METHOD.md')}; metric: {label(record.metric.raw)} = {formula(record.metric.raw)}"
+        if formula(record.metric.raw)
+        else f"method: {code('docs/METHOD.md')}"
+    )
+    return (Bullets(tuple(lines)),)
+
+
+def _pairs(mapping: At) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {words(at)}" for key, at in mapping.items())
+
+
+def _lists(mapping: At) -> str:
+    return "; ".join(f"{key} {' / '.join(words(at) for at in values)}" for key, values in mapping.items())
+
+
+def _span(found: At) -> str:
+    if not found.first_started_at:
+        return ""
+    return f"{words(found.first_started_at)} to {words(found.last_ended_at)}"
+
+
+def _counts(record: At) -> str:
+    health = record.health
+    text = (
+        f"runs: {count(health.n_runs_planned)} planned, {count(health.n_runs_measured)} measured, "
+        f"{count(health.n_runs_valid)} valid"
+    )
+    if health.n_runs_measured.raw != health.n_runs_valid.raw:
+        text += f" (invalid: {count(health.n_invalid_before)} before, {count(health.n_invalid_after)} after)"
+    return text
+
+
+def _floor(floor: At) -> str:
+    size = f"{share(floor.tau0_log, 2)} %"
+    if floor.assumed.raw:
+        return f"{size} assumed"
+    dates = ", ".join(words(at) for at in floor.dates)
+    return f"{size}, from {count(floor.n_zero_change_observations)} zero-change observations" + (
+        f", {dates}" if dates else ""
+    )
+
+
+def detail_blocks(record: At) -> tuple[Block, ...]:
+    """How to repeat it, what every run gave, what was dropped and noticed, what differed in the environment."""
+    found: list[Block] = [Details("How to repeat this", (Fence(_commands(record)),))]
+    for summary, blocks in (
+        ("Every observation at every level", _every_level(record)),
+        ("Every run", _every_run(record)),
+        ("Dropped pairs and findings", [*_dropped(record), *_findings(record)]),
+        ("Zero-change observations", _zero_change(record)),
+        ("Environment", _environment(record)),
+        ("Records that went in", _inputs(record)),
+    ):
+        if blocks:
+            found.append(Details(summary, tuple(blocks)))
+    return tuple(found)
+
+
+def _commands(record: At) -> str:
+    name = record.campaign.raw
+    if record.kind.raw == "reported":
+        folder = f"results/recorded/{name}"
+        return (
+            f"./k3 compare {folder} --out results/{name}/comparison.json\n"
+            f"./k3 publish results/{name}/comparison.json --records {folder}"
+        )
+    return (
+        f"./k3 run recipes/{name}.yaml\n"
+        f"./k3 publish results/{name}/comparison.json --records results/{name}   # this report, from the same records"
+    )
+
+
+def _table(titles: Sequence[str], rows: Sequence[tuple[str, ...]], *, left: int) -> list[Block]:
+    columns = tuple(Column(t, "left" if i < left else "right") for i, t in enumerate(titles))
+    return [Table(columns, tuple(rows))] if rows else []
+
+
+def _every_level(record: At) -> list[Block]:
+    rows = [
+        (
+            code(row.observation.raw),
+            count(level.concurrency),
+            count(level.n_pairs),
+            ms(level.before_median),
+            ms(level.after_median),
+            delta(level.delta_pct, 3),
+            interval(level.ci95),
+            interval(level.own_ci95),
+            p_number(level.order_p),
+            p_number(level.sign_flip_p),
+        )
+        for row in record.observations
+        for level in row.levels
+    ]
+    unit = record.metric_unit.raw
+    titles = ("observation", "c", "pairs", f"before [{unit}]", f"after [{unit}]", "delta [%]", "95 % CI [%]")
+    return _table((*titles, "with floor [%]", "p of order", "p of sign flips"), rows, left=1)
+
+
+def _every_run(record: At) -> list[Block]:
+    rows = [
+        (
+            code(run.record_id.raw),
+            run.arm.raw,
+            words(run.reason) if run.reason else ("" if run.valid.raw else "invalid"),
+            count(run.concurrency),
+            count(run.position),
+            ms(run.value),
+        )
+        for run in record.runs
+    ]
+    titles = ("record", "arm", "remark", "c", "position", f"{label(record.metric.raw)} [{record.metric_unit.raw}]")
+    return _table(titles, rows, left=3)
+
+
+def _dropped(record: At) -> list[Block]:
+    lines = [
+        f"{code(row.observation.raw)} c={count(pair.concurrency)} block {count(pair.block)} pair {count(pair.pair)}"
+        + (f", {pair.arm.raw}" if pair.arm else "")
+        + f": {words(pair.reason)}"
+        for row in record.observations
+        for pair in row.dropped_pairs
+    ]
+    return [Bullets(tuple(lines))] if lines else []
+
+
+def _findings(record: At) -> list[Block]:
+    rows = [
+        (
+            f.kind.raw.replace("_", " "),
+            "yes" if f.flagged.raw else "no",
+            words(f.observation),
+            f.arm.raw or DASH,
+            words(f.where),
+            words(f.statistic),
+            count(f.concurrency),
+            fixed(f.value, 3),
+            fixed(f.threshold, 3),
+            p_number(f.p),
+        )
+        for f in record.health.findings
+    ]
+    titles = ("finding", "flagged", "observation", "arm", "where", "statistic", "c", "value", "threshold", "p")
+    return _table(titles, rows, left=6)
+
+
+def _zero_change(record: At) -> list[Block]:
+    if not record.zero_change:
+        return []
+    found = record.zero_change
+    rows = [
+        (
+            WORD[level.word.raw],
+            count(level.concurrency),
+            delta(level.delta_pct),
+            interval(level.ci95),
+            percent(
+                At(
+                    found.run_sd_pct.raw.get(str(level.concurrency.raw)),
+                    f"{found.path}.run_sd_pct[{level.concurrency.raw}]",
+                )
+            ),
+        )
+        for level in found.levels
+    ]
+    text = f"{count(found.n_observations)} zero-change observations, both arms unchanged. They never enter agreement."
+    if found.blocked.raw:
+        text += " They were called different beyond doubt, so neither their band nor their floor is used."
+    return [Paragraph(text), *_table(("word", "c", "delta [%]", "95 % CI [%]", "run sd [%]"), rows, left=1)]
+
+
+def _environment(record: At) -> list[Block]:
+    """Keys with one value are the common ground; keys with several differ between runs."""
+    rows = [
+        (code(key), "same" if len(values) == 1 else bold("differs"), " / ".join(words(at) for at in values))
+        for key, values in record.provenance.environment.items()
+    ]
+    return _table(("key", "across runs", "values"), rows, left=3)
+
+
+def _inputs(record: At) -> list[Block]:
+    rows = [(at.kind.raw, code(at.record_id.raw), code(at.digest.raw[:16])) for at in record.inputs]
+    return _table(("kind", "record", "digest"), rows, left=3)
