@@ -36,7 +36,7 @@ class InProcessK3:
         self.model = _build(request)
         self.device = self.model.device.type
         self._policies = {arm: policy(build.policy) for arm, build in request.builds.items()}
-        self._snapshots = {level: _filled(self.model, level, request) for level in sorted(recipe.workload.levels)}
+        self._snapshots = _snapshots(self.model, request)
         self._sessions: dict[tuple[Arm, int], Decode] = {}
         self._tokens: dict[tuple[Arm, int], torch.Tensor] = {}
         self._repeats = True
@@ -118,18 +118,21 @@ def _build(request: EngineRequest) -> K3:
     )
 
 
-def _filled(model: K3, level: int, request: EngineRequest) -> Snapshot:
-    """Caches after ISL tokens: a seeded random prompt run for real, or seeded noise where the recipe says so."""
-    recipe = request.recipe
-    session = Decode(model, policy("serial"), level)
-    session.clear()
+def _snapshots(model: K3, request: EngineRequest) -> dict[int, Snapshot]:
+    """Caches after ISL tokens, filled once at the largest batch: smaller levels are its first rows.
+
+    A seeded random prompt run for real, or seeded noise where the recipe says so.
+    """
+    recipe, levels = request.recipe, request.recipe.workload.levels
+    widest = Decode(model, policy("serial"), max(levels))
+    widest.clear()
     if recipe.engine.context == "noise":
-        session.fill(recipe.workload.isl_tokens, seed=recipe.seed)
+        widest.fill(recipe.workload.isl_tokens, seed=recipe.seed)
     else:
         generator = torch.Generator().manual_seed(recipe.seed)
-        shape = (level, recipe.workload.isl_tokens)
-        session.prefill(torch.randint(model.config.vocab, shape, generator=generator))
-    return session.snapshot()
+        shape = (max(levels), recipe.workload.isl_tokens)
+        widest.prefill(torch.randint(model.config.vocab, shape, generator=generator))
+    return {level: Decode(model, policy("serial"), level).snapshot() for level in levels}
 
 
 def _time_on_host(step: Callable[[], None], steps: int) -> tuple[int, ...]:
