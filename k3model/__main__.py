@@ -7,6 +7,7 @@ In: a preset and options on the command line. Out: one line of tokens a row, or 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ EXAMPLES = """examples:
   python -m k3model nano --device cpu --tokens 16
   python -m k3model nano --device cpu --tokens 16 --policy after --batch 4
   python -m k3model nano-res --tokens 8 --set variant=A --set kda_weights=fp8
+  torchrun --nproc-per-node 2 -m k3model nano --set tp_size=2
   python -m k3model full --count
   python -m k3model rank-93 --bytes --context 8192
 """
@@ -78,11 +80,15 @@ def _print_tokens(config: K3Config, arguments: argparse.Namespace) -> None:
     import torch
 
     from k3model.capture import Decode
+    from k3model.collectives import join_ranks
     from k3model.decode import build, checked_device
 
-    chosen, device = policy(arguments.policy), checked_device(arguments.device)
+    chosen = policy(arguments.policy)
+    checked_device(arguments.device)
+    distributed = config.collectives == "distributed" and "WORLD_SIZE" in os.environ
+    device = join_ranks(arguments.device) if distributed else arguments.device
     context = arguments.context or arguments.prompt + arguments.tokens
-    model = build(config, device=str(device), seed=arguments.seed, max_batch=arguments.batch, context=context)
+    model = build(config, device=device, seed=arguments.seed, max_batch=arguments.batch, context=context)
     session = Decode(model, chosen, arguments.batch)
     model.caches.check(arguments.batch, arguments.prompt + arguments.tokens)
     generator = torch.Generator().manual_seed(arguments.seed)
@@ -90,6 +96,8 @@ def _print_tokens(config: K3Config, arguments: argparse.Namespace) -> None:
     session.capture()
     for _ in range(arguments.tokens - 1):
         session.step()
+    if model.collectives.rank:
+        return
     first = arguments.prompt - 1
     for row in session.history[:, first : first + arguments.tokens].tolist():
         print(" ".join(str(token) for token in row))

@@ -1,9 +1,11 @@
 """What joins the ranks of one model: partial sums in, full sums out; or nothing, and then it says so.
 
-Out of scope: starting the process group (the launcher's business).
+Out of scope: placing processes on machines (torchrun's business).
 """
 
 from __future__ import annotations
+
+import os
 
 import torch
 import torch.distributed as dist
@@ -42,3 +44,11 @@ class Collectives:
         shares = [torch.empty_like(share) for _ in range(dist.get_world_size())]
         dist.all_gather(shares, share.contiguous())
         return torch.cat(shares, dim=-1)
+
+
+def join_ranks(device: str) -> str:
+    """Join the process group that torchrun describes; NCCL for CUDA, gloo elsewhere. Returns this rank's device."""
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    if not dist.is_initialized():
+        dist.init_process_group(backend)
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if backend == "nccl" else device

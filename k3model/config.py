@@ -58,7 +58,7 @@ class K3Config:
     collectives: Literal["none_needed", "absent", "distributed"] = "none_needed"
     held_experts: int = 0  # experts kept on this rank; 0 = its share of all
     routing: Literal["router", "seeded"] = "router"  # seeded: every token hits one held expert, known in advance
-    routing_seed: int = 0
+    routing_seed: int = 252  # its distinct hits over 92 layers are within two of the expected, at 1, 2, 4 and 8 rows
     # switches that decide what is measured
     state_pool: Literal["gathered", "indexed"] = "gathered"  # gathered: the PR lists the state among crossing tensors
     staging_repack: bool = True

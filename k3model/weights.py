@@ -41,7 +41,8 @@ class Part:
     @property
     def parameters(self) -> int:
         """Logical weights held: two per packed byte, none per scale."""
-        return {"packed": 2, "scale": 0, "plain": 1}[self.kind] * self.view.numel()
+        held = math.prod(self.full_shape) if self.dim is None else self.view.numel()
+        return {"packed": 2, "scale": 0, "plain": 1}[self.kind] * held
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,9 @@ def fill(parts: dict[str, Part], seed: int, *, whole: bool) -> None:
     is drawn, which is enough, and sixteen times cheaper, when the peers are absent.
     """
     for part in parts.values():
-        view = part.view
-        if view.device.type == "meta":
+        if part.base.is_meta:
             continue
+        view = part.view
         generator = torch.Generator(view.device).manual_seed(_seed_of(part.name, seed))
         if part.dim is None or not whole:
             view.copy_(_draw(part, tuple(view.shape), generator))
