@@ -119,7 +119,6 @@ class JobFolder:
     @contextlib.contextmanager
     def head_lock(self, say: Say) -> Iterator[None]:
         """Only one head waits for a key; another queues here and then finds the result."""
-        self.path.mkdir(parents=True, exist_ok=True)
         descriptor = _open_lock(self.path / "lock")
         try:
             if not _lock(descriptor, self.path):
@@ -174,6 +173,7 @@ os.register_at_fork(after_in_child=_forget_locks)
 
 def _open_lock(path: Path) -> int:
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise StoreError(

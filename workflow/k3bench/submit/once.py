@@ -92,7 +92,7 @@ def cancel(key: str, *, jobs: Path) -> Attempt | None:
 
 
 def _folder_of(key: str, jobs: Path) -> JobFolder:
-    if not re.match(NAME_PATTERN, key) or len(key) > 120:
+    if not re.fullmatch(NAME_PATTERN.strip("^$"), key) or len(key) > 120:
         raise MeasureError(f"{key!r} cannot name a job", fix="use letters, digits, dots, dashes, underscores")
     return JobFolder(Path(jobs).expanduser().absolute() / key)
 

@@ -59,3 +59,24 @@ def not_plain(log: str, attempt: int) -> dict:
 def devices(log: str, attempt: int) -> dict:
     """Which devices the job may see."""
     return {"visible": os.environ.get("CUDA_VISIBLE_DEVICES", "all")}
+
+
+def fork_and_wait(log: str, gate: str, attempt: int) -> dict:
+    """Leaves a forked child behind that outlives it, then waits."""
+    if (child := os.fork()) == 0:
+        while not Path(gate).exists():
+            time.sleep(0.05)
+        os._exit(0)
+    _note(log, f"begin {attempt} {os.getpid()} {child}")
+    if attempt > 1:
+        return {"attempt": attempt}
+    while True:
+        time.sleep(0.05)
+
+
+def interrupt(log: str, until: int, attempt: int) -> dict:
+    """What Ctrl-C does to a job that runs in the head's own process."""
+    _note(log, f"begin {attempt}")
+    if attempt < until:
+        raise KeyboardInterrupt
+    return {"attempt": attempt}
