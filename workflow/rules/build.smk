@@ -9,9 +9,9 @@ rule build:
         f"results/{NAME}/builds/{{pair}}/{{arm}}.json",
     log:
         f"results/{NAME}/logs/build-{{pair}}-{{arm}}.log",
-    params:
-        recipe=PLAN.recipe.engine.model_dump_json() + PLAN.recipe.arms.model_dump_json(),
     conda:
         "../../environment.yml"
+    params:
+        recipe=PLAN.recipe.engine.model_dump_json() + PLAN.recipe.arms.model_dump_json(),
     shell:
         "k3bench build {input.plan:q} {wildcards.pair}/{wildcards.arm} --out {output:q} > {log:q} 2>&1"

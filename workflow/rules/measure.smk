@@ -14,15 +14,15 @@ rule measure:
         ),
     output:
         f"results/{NAME}/observations/{{obs}}/{{allocation}}.json",
-    wildcard_constraints:
-        allocation="alloc[0-9]+",
     log:
         f"results/{NAME}/logs/measure-{{obs}}-{{allocation}}.log",
+    wildcard_constraints:
+        allocation="alloc[0-9]+",
+    conda:
+        "../../environment.yml"
     params:
         spec=lambda w: ALLOCATIONS[w.obs, w.allocation],
         executor=config.get("executor", "local"),
-    conda:
-        "../../environment.yml"
     shell:
         "k3bench measure {input.plan:q} {wildcards.obs}/{wildcards.allocation} "
         "--executor {params.executor} --out {output:q} 2> {log:q}"

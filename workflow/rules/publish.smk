@@ -12,10 +12,10 @@ rule publish:
         "results/{campaign}/report/index.html",
     log:
         "results/{campaign}/logs/publish.log",
-    params:
-        folder=lambda w: FOLDERS[w.campaign],
     conda:
         "../../environment.yml"
+    params:
+        folder=lambda w: FOLDERS[w.campaign],
     shell:
         "k3bench publish {input:q} --records {params.folder:q} > {log:q} 2>&1"
 
@@ -28,9 +28,9 @@ rule track:
         "results/{campaign}/receipt.json",
     log:
         "results/{campaign}/logs/track.log",
-    params:
-        folder=lambda w: FOLDERS[w.campaign],
     conda:
         "../../environment.yml"
+    params:
+        folder=lambda w: FOLDERS[w.campaign],
     shell:
         "k3bench track {input.comparison:q} --records {params.folder:q} --out {output:q} > {log:q} 2>&1"

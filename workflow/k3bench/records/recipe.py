@@ -32,6 +32,7 @@ class Truth(Model):
     drift_pct_per_run: float = 0.0
     heavy_tails: bool = False
     fail_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    wait_s_per_batch: Annotated[float, Field(ge=0)] = 0.0
 
 
 class EngineSpec(Model):

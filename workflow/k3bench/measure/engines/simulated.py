@@ -1,11 +1,13 @@
 """An engine with a known answer: effect, rack effect, drift, heavy tails and failures as the recipe's `truth` says.
 
-For tests and for learning the tool. Every record it makes carries `simulated: true`. Nothing is decoded.
+For tests and for learning the tool. Every record it makes carries `simulated: true`. Nothing is decoded;
+`wait_s_per_batch` only makes a campaign last long enough to be interrupted.
 """
 
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 
@@ -49,6 +51,7 @@ class Simulated:
 
     def batch(self, context: RunContext) -> BatchTimes:
         """OSL steps whose mean is the run's level with a little scatter between batches."""
+        time.sleep(self.truth.wait_s_per_batch)
         base = self.truth.tpot_ms * (1 + ROW_COST * (context.level - 1)) * math.exp(self._run_log)
         step = round(1e6 * base * math.exp(self._draw.normal(0, BATCH_SD)))
         return BatchTimes(step_ns=(step,) * self.recipe.workload.osl_tokens)
