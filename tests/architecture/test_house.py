@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from k3bench.schemas import record_kinds, schema_name, schema_text
 
 ROOT = Path(__file__).parents[2]

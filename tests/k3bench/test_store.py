@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from k3bench.errors import RecordError, StoreError
 from k3bench.plan import make_plan
 from k3bench.recipe import load_recipe
@@ -24,7 +25,9 @@ def test_a_record_read_back_is_the_record_and_its_digest_is_the_file_s(tmp_path:
     assert hashlib.sha256((tmp_path / "deep/plan.json").read_bytes()).hexdigest() == digest
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_fragment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_no_fragment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A disk that fills up between bytes costs nothing that was there."""
     path = tmp_path / "a.json"
     write_atomic(path, b"old")

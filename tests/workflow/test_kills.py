@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from k3bench.evidence import Evidence, read_evidence
 from k3bench.plan import points_planned
 from k3bench.records.measurement import Measurement

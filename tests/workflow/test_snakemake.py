@@ -16,7 +16,12 @@ LAPTOP = (ROOT / "recipes/laptop.yaml").read_text()
 def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Snakemake in a folder, output captured."""
     return subprocess.run(
-        [sys.executable, "-m", "snakemake", *words], cwd=folder, env=environment(), capture_output=True, text=True, check=False
+        [sys.executable, "-m", "snakemake", *words],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -37,10 +42,19 @@ def test_rules_are_formatted() -> None:
 def test_a_dry_run_names_every_job_from_any_path(tmp_path: Path, name: str) -> None:
     """Four allocations, four builds, one comparison, one report."""
     clone = make_clone(tmp_path / name, laptop=LAPTOP)
-    found = snakemake(clone, "-n", "--workflow-profile", "workflow/profiles/laptop", "--config", "recipe=recipes/laptop.yaml")
+    found = snakemake(
+        clone, "-n", "--workflow-profile", "workflow/profiles/laptop", "--config", "recipe=recipes/laptop.yaml"
+    )
     assert found.returncode == 0, found.stderr[-2000:]
     lines = {tuple(line.split()) for line in found.stdout.splitlines() if len(line.split()) == 2}
-    assert {("plan", "1"), ("build", "4"), ("measure", "4"), ("compare", "1"), ("publish", "1"), ("track", "1")} <= lines
+    assert {
+        ("plan", "1"),
+        ("build", "4"),
+        ("measure", "4"),
+        ("compare", "1"),
+        ("publish", "1"),
+        ("track", "1"),
+    } <= lines
 
 
 def test_a_recipe_error_is_the_first_and_only_thing_said(tmp_path: Path) -> None:

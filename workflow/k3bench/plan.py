@@ -17,15 +17,16 @@ from k3bench.records.recipe import ObservationSpec, Recipe
 def make_plan(recipe: Recipe) -> Plan:
     """Draw block orders and level orders by the recipe's seed and lay the observations out in submission order."""
     half = (recipe.zero_change + 1) // 2
-    first = recipe.observations[0]
-    zeros = [_zero(first, n) for n in range(1, recipe.zero_change + 1)]
+    racks = recipe.observations
+    zeros = [_zero(racks[(n - 1) % len(racks)], n) for n in range(1, recipe.zero_change + 1)]
     order = [*zeros[:half], *((o, recipe.arms.equal) for o in recipe.observations), *zeros[half:]]
     observations = tuple(_plan_observation(recipe, spec, zero) for spec, zero in order)
     return Plan(recipe=recipe, observations=observations, profiles=tuple(_profiles(recipe)))
 
 
-def _zero(first: ObservationSpec, number: int) -> tuple[ObservationSpec, bool]:
-    return ObservationSpec(id=f"zero{number}", rack=first.rack, pair=first.pair), True
+def _zero(twin: ObservationSpec, number: int) -> tuple[ObservationSpec, bool]:
+    """The zero-change observation on a planned rack; they go round the racks, so that each shows its own noise."""
+    return ObservationSpec(id=f"zero{number}", rack=twin.rack, pair=twin.pair), True
 
 
 def _plan_observation(recipe: Recipe, spec: ObservationSpec, zero: bool) -> PlannedObservation:

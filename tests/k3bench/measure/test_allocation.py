@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from k3bench.build import build_arm
 from k3bench.errors import MeasureError, RecordError
 from k3bench.evidence import Evidence, read_evidence

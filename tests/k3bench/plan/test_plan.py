@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from k3bench.plan import describe, make_plan, points_planned, spec_digests
 from k3bench.recipe import load_recipe
 from k3bench.records.measurement import ARMS_OF

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from k3bench.errors import RecipeError
 from k3bench.recipe import load_recipe, parse_recipe
 
