@@ -25,9 +25,7 @@ def test_a_record_read_back_is_the_record_and_its_digest_is_the_file_s(tmp_path:
     assert hashlib.sha256((tmp_path / "deep/plan.json").read_bytes()).hexdigest() == digest
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_fragment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_fragment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fills up between bytes costs nothing that was there."""
     path = tmp_path / "a.json"
     write_atomic(path, b"old")

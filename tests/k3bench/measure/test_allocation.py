@@ -1,4 +1,4 @@
-"""An allocation: points on disk before the next begins, blocks whole or superseded, exactly one accepted record each."""
+"""An allocation: points on disk before the next begins, blocks whole or superseded, one accepted record each."""
 
 from __future__ import annotations
 

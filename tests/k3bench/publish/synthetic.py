@@ -296,7 +296,7 @@ def _comparison(spec, points):
         simulated=True,
         recipe_digest="ab" * 32,
         inputs=tuple(
-            c.InputRef(kind="measurement", record_id=p.id, digest=p.digest()) for p in sorted(points, key=lambda p: p.id)
+            c.InputRef(kind="allocation", record_id=f"{n}/alloc1", digest="9a" * 32) for n in names if n not in spec.missing
         ),
         metric="tpot_median_ms",
         metric_unit="ms",
