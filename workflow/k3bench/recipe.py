@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from k3bench.errors import RecipeError
-from k3bench.records.recipe import Recipe
+from k3bench.records.recipe import K3MODEL, Recipe
 from k3model.config import ConfigError, preset
 from k3model.policy import PolicyError, policy
 
@@ -81,7 +81,7 @@ def parse_recipe(text: str, *, where: str, name: str) -> Recipe:
 
 def _unknown_to_k3model(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Presets, options, policies and contexts that the engine does not have."""
-    if recipe.engine.name != "k3model":
+    if recipe.engine.name not in K3MODEL:
         return
     for arm in ("before", "after"):
         try:

@@ -17,12 +17,13 @@ from typing import Any
 
 from k3bench.errors import MeasureError
 from k3bench.fingerprint import capture, difference
-from k3bench.measure.engine import Engine, EngineRequest, RunContext, open_engine
-from k3bench.metrics import BatchTimes, point_metrics
+from k3bench.measure.engine import Engine, EngineRequest, PointData, RunContext, ServedEngine, open_engine
+from k3bench.metrics import point_metrics
 from k3bench.records.base import digest_of
 from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Allocation, Arm, Block, Check, Measurement, PointName, PointRef
 from k3bench.records.plan import Build, Plan, PlannedBlock, PlannedObservation
+from k3bench.records.recipe import Workload
 from k3bench.store import CampaignFolder, gzip_bytes, read_record, write_atomic, write_once, write_record
 from k3bench.submit import raise_if_over
 from k3bench.validity import check_batches
@@ -130,10 +131,8 @@ def _measure_point(
     context = RunContext(spec.observation.id, block.number, name.run, name.arm, name.level)
     started = _now()
     engine.start(context)
-    for _ in range(workload.warmup_batches):
-        engine.batch(context)
-    batches = [engine.batch(context) for _ in range(workload.batches)]
-    raw = _raw_bytes(batches)
+    data = engine.point(context) if isinstance(engine, ServedEngine) else _decode_batches(engine, context, workload)
+    raw = _raw_bytes(data)
     write_atomic(spec.folder.raw(spec.observation.id, str(name)), raw)
     point = Measurement(
         campaign=recipe.name,
@@ -157,18 +156,29 @@ def _measure_point(
         stream_interval=workload.stream_interval,
         started=started,
         ended=_now(),
-        metrics=point_metrics(batches, level=name.level, stream_interval=workload.stream_interval),
-        batch_tpot_ms=tuple(b.tpot_ms for b in batches),
+        metrics=data.metrics,
+        batch_tpot_ms=data.tpot_ms,
         raw=f"{name}.jsonl.gz",
         raw_digest=_digest_bytes(raw),
         fingerprint=fingerprint,
-        checks=(
-            *check_batches(batches, planned=workload.batches, osl_tokens=workload.osl_tokens),
-            *engine.checks(context),
-        ),
+        calibration=data.calibration,
+        checks=(*data.checks, *engine.checks(context)),
     )
     digest = write_once(spec.folder.point(spec.observation.id, str(name)), point)
     return PointRef(point=str(name), digest=digest)
+
+
+def _decode_batches(engine: Engine, context: RunContext, workload: Workload) -> PointData:
+    """Warm-up, then the planned closed-loop batches of an in-process engine."""
+    for _ in range(workload.warmup_batches):
+        engine.batch(context)
+    batches = [engine.batch(context) for _ in range(workload.batches)]
+    return PointData(
+        metrics=point_metrics(batches, level=context.level, stream_interval=workload.stream_interval),
+        tpot_ms=tuple(b.tpot_ms for b in batches),
+        raw=tuple({"batch": n, "step_ns": list(b.step_ns)} for n, b in enumerate(batches)),
+        checks=check_batches(batches, planned=workload.batches, osl_tokens=workload.osl_tokens),
+    )
 
 
 def _fingerprint(spec: AllocationSpec, engine: Engine) -> Fingerprint:
@@ -231,8 +241,8 @@ def _points_of(spec: AllocationSpec, block: PlannedBlock) -> Iterator[Measuremen
         yield read_record(path, Measurement)
 
 
-def _raw_bytes(batches: list[BatchTimes]) -> bytes:
-    lines = [json.dumps({"batch": n, "step_ns": list(b.step_ns)}) for n, b in enumerate(batches)]
+def _raw_bytes(data: PointData) -> bytes:
+    lines = [json.dumps(line) for line in data.raw]
     return gzip_bytes(("\n".join(lines) + "\n").encode())
 
 

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from k3bench.errors import MeasureError
 from k3bench.metrics import BatchTimes
@@ -50,6 +50,25 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
+class PointData:
+    """What one point came to. Without usable requests `metrics` and `tpot_ms` are empty and a check says why."""
+
+    metrics: dict[str, float]
+    tpot_ms: tuple[float, ...]
+    raw: tuple[Mapping[str, Any], ...]
+    checks: tuple[Check, ...]
+    calibration: str | None = None
+
+
+@runtime_checkable
+class ServedEngine(Protocol):
+    """An engine behind a server: it runs a whole point (warm-up and load) and hands back requests, not batches."""
+
+    def point(self, context: RunContext) -> PointData:
+        """Load the served arm at a level. A failure becomes a failed check, never an exception."""
+
+
+@dataclass(frozen=True)
 class EngineRequest:
     """What an engine is opened with: `builds[arm]` is the build a run of that arm uses."""
 
@@ -63,7 +82,7 @@ def open_engine(request: EngineRequest) -> Engine:
     """Import the recipe's engine and open it. Raises `MeasureError` when it cannot run on this machine."""
     name = request.recipe.engine.name
     try:
-        module = importlib.import_module(f"k3bench.measure.engines.{name}")
+        module = importlib.import_module(f"k3bench.measure.engines.{name.replace('-', '_')}")
     except ModuleNotFoundError as error:
         raise MeasureError(
             f"engine {name} needs the package {error.name!r}, which is not installed",

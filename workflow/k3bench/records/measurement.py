@@ -46,7 +46,11 @@ class PointName(Model):
 
 
 class Measurement(Record):
-    """One point: one run at one level. Times in ms; per-step values lie in the raw file named here."""
+    """One point: one run at one level. Times in ms; per-step or per-request values lie in the raw file named here.
+
+    `batch_tpot_ms` holds one value a batch in process, one a counted request when served; empty only if invalid.
+    `calibration` names the load client's own record where a client was in between.
+    """
 
     SCHEMA: ClassVar[str] = "k3bench.measurement/1"
     schema_: Literal["k3bench.measurement/1"] = Field(default="k3bench.measurement/1", alias="schema")
@@ -72,10 +76,11 @@ class Measurement(Record):
     started: Instant
     ended: Instant
     metrics: dict[Name, Finite]
-    batch_tpot_ms: Annotated[tuple[PositiveMs, ...], Field(min_length=1)]
+    batch_tpot_ms: tuple[PositiveMs, ...]
     raw: Name
     raw_digest: Digest
     fingerprint: Digest
+    calibration: Digest | None = None
     checks: tuple[Check, ...]
 
     @property
@@ -92,6 +97,8 @@ class Measurement(Record):
     def _arm_fits_order(self) -> Self:
         if ARMS_OF[self.order][self.name.run] != self.name.arm:
             raise ValueError(f"run {self.name.run} of a {self.order} block is not {self.name.arm}")
+        if self.valid and not self.batch_tpot_ms:
+            raise ValueError("a valid point has values")
         return self
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from k3bench.metrics import HEADLINE, METRICS
@@ -17,9 +17,12 @@ from k3bench.records.base import Model, Name, Record
 
 Positive = Annotated[int, Field(ge=1)]
 Percent = Annotated[float, Field(gt=0, lt=100)]
-Engine = Literal["k3model", "simulated"]
+Url = Annotated[str, StringConstraints(pattern=r"^https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?$", max_length=300)]
+Engine = Literal["k3model", "simulated", "openai", "k3model-served"]
 #: Engines whose arms share a process, so that nothing but the policy can differ between them.
 IN_PROCESS: tuple[Engine, ...] = ("k3model", "simulated")
+#: Engines that run the K3 of this repository, so that presets, options and policies must be its own.
+K3MODEL: tuple[Engine, ...] = ("k3model", "k3model-served")
 
 
 class Truth(Model):
@@ -35,6 +38,22 @@ class Truth(Model):
     wait_s_per_batch: Annotated[float, Field(ge=0)] = 0.0
 
 
+class Serving(Model):
+    """How a served engine is reached, started and loaded; limits bound every wait.
+
+    Either `endpoint` (attach to what runs) or `command` (started per run; `{port}` is replaced, `{policy}` by the arm's).
+    """
+
+    endpoint: Url | None = None
+    command: tuple[str, ...] = ()
+    restart: Literal["server", "none"] = "server"
+    api: Literal["completions", "chat"] = "completions"
+    model: str | None = None
+    prompt_vocab: Annotated[int, Field(ge=16)] | None = None
+    ready_limit_s: Positive = 1500
+    request_limit_s: Positive = 600
+
+
 class EngineSpec(Model):
     """What is measured. `preset` names a K3 configuration; `options` are its named variants."""
 
@@ -44,14 +63,20 @@ class EngineSpec(Model):
     options: dict[str, str | int | bool] = {}
     context: Literal["prefill", "noise"] = "prefill"
     truth: Truth | None = None
+    serving: Serving | None = None
 
 
 class ArmSpec(Model):
-    """One side of the comparison: the overlap policy, the build it runs from, and its extra environment."""
+    """One side of the comparison: the overlap policy, the build it runs from, and its extra environment.
+
+    Served engines only: `arguments` are added to the server's command, `endpoint` is where this arm runs already.
+    """
 
     policy: str
     build: Name = "installed"
     environment: dict[Name, str] = {}
+    arguments: tuple[str, ...] = ()
+    endpoint: Url | None = None
 
 
 class Arms(Model):
@@ -90,6 +115,12 @@ class Validity(Model):
 
     max_clock_change_pct: Annotated[float, Field(ge=0)] = 10.0
     same_throttle_reasons: bool = True
+    #: Served runs: tokens in one streamed chunk, as a multiple of stream_interval.
+    max_chunk_intervals: Annotated[float, Field(ge=1)] = 4.0
+    #: Served runs: prompt tokens taken from a cache; prompts are random, so more means that prompts were seen before.
+    max_cached_prompt_pct: Annotated[float, Field(ge=0, le=100)] = 1.0
+    #: Served runs: how far the load client's TPOT may lie from the reference server's own at the same concurrency.
+    max_client_bias_pct: Percent = 0.5
 
 
 class Resources(Model):
@@ -174,7 +205,38 @@ def _impossible(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         if recipe.engine.name in IN_PROCESS and getattr(recipe.arms, arm).environment:
             problem = f"arm {arm} has an environment, but both arms of {recipe.engine.name} share one process"
             yield f"arms.{arm}.environment", problem, "remove it; an environment needs an engine that is restarted"
+    yield from _impossible_serving(recipe)
     if recipe.simulated and recipe.engine.truth is None:
         yield "engine.name", "engine simulated needs `truth:`", "add tpot_ms, effect_pct, run_sd_pct, ..."
     if recipe.engine.truth is not None and not recipe.simulated:
         yield "engine.truth", "`truth:` belongs to engine simulated only", "a measured engine has no known answer"
+
+
+def _impossible_serving(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Served engines that could not be reached, and serving keys on engines that have no server."""
+    serving, name = recipe.engine.serving, recipe.engine.name
+    for arm in ("before", "after"):
+        spec = getattr(recipe.arms, arm)
+        if spec.arguments and (name in IN_PROCESS or (serving and serving.endpoint)):
+            yield f"arms.{arm}.arguments", "no server is started that could take them", "remove them"
+        if spec.endpoint and not (name == "openai" and serving and serving.endpoint):
+            yield f"arms.{arm}.endpoint", "an arm's endpoint needs engine openai with serving.endpoint", "remove it"
+    if name == "openai":
+        yield from _impossible_openai(recipe, serving or Serving())
+    elif serving is not None and name in IN_PROCESS:
+        yield "engine.serving", f"engine {name} runs in this process", "remove `serving:` or choose k3model-served"
+    elif serving is not None and (serving.endpoint or serving.command):
+        yield "engine.serving", "k3model-served starts its own server", "remove endpoint and command"
+
+
+def _impossible_openai(recipe: Recipe, serving: Serving) -> Iterator[tuple[str, str, str]]:
+    if bool(serving.endpoint) == bool(serving.command):
+        problem = "engine openai needs either serving.endpoint or serving.command"
+        yield "engine.serving", problem, "give the address of a running server, or the command that starts one"
+    if serving.command and not any("{port}" in word for word in serving.command):
+        yield "engine.serving.command", "the command does not say where {port} goes", 'add e.g. --port, "{port}"'
+    if serving.endpoint and serving.restart == "server":
+        problem = "a server that runs already cannot be restarted per run"
+        yield "engine.serving.restart", problem, "write `restart: none`; the report will say so"
+    if serving.endpoint and not recipe.arms.equal and recipe.arms.before.endpoint == recipe.arms.after.endpoint:
+        yield "arms.after.endpoint", "both arms would measure the same server", "give each arm its endpoint"
