@@ -17,7 +17,8 @@ Flavour = Literal["pull_request", "mlflow"]
 
 #: GitHub refuses a description or comment that is longer, in characters.
 MAX_CHARS = 65_536
-_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
+#: Underscores inside a word are no markup.
+_SPECIAL = re.compile(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))")
 
 
 def begin_marker(name: str) -> str:
