@@ -18,6 +18,7 @@ from typing import Any
 
 from k3bench.errors import K3Error, MeasureError
 from k3bench.records.base import canonical_json
+from k3bench.records.fingerprint import SLURM_IDENTITY
 from k3bench.records.ledger import Attempt, Ended, ErrorNote, Started
 from k3bench.store import write_record
 from k3bench.submit.folder import JobFolder, now
@@ -27,18 +28,6 @@ from k3bench.submit.process import me
 PATIENCE_S = 120.0
 #: A ledger older than our own submission is a shared file system's old copy.
 STALE_LEDGER_S = 10.0
-#: What identifies an allocation; nothing else of Slurm's environment is written down.
-SLURM_IDENTITY = (
-    "SLURM_JOB_ID",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_NUM_NODES",
-    "SLURM_JOB_PARTITION",
-    "SLURM_CLUSTER_NAME",
-    "SLURM_RESTART_COUNT",
-    "SLURM_TOPOLOGY_ADDR",
-    "SLURM_TOPOLOGY_ADDR_PATTERN",
-    "SLURMD_NODENAME",
-)
 
 
 class AttemptOverError(K3Error):
