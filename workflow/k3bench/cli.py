@@ -209,10 +209,21 @@ def _add_compare(verbs: Verbs) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from k3bench.evidence import compare_folder
-    from k3bench.store import write_record
+    from k3bench.compare.campaign import campaign, noise_record
+    from k3bench.compare.published import published
+    from k3bench.evidence import Evidence, read_evidence, read_noise
+    from k3bench.store import CampaignFolder, write_record
 
-    comparison = compare_folder(args.folder)
+    found = read_evidence(args.folder)
+    if isinstance(found, Evidence):
+        comparison = campaign(
+            found.plan, found.points, **found.others(), noise=read_noise(Path("results"), args.folder)
+        )
+        noise = noise_record(found.plan, found.points, blocks=found.blocks)
+        if noise is not None:
+            write_record(CampaignFolder(args.out.parent).noise, noise)
+    else:
+        comparison = published(found)
     write_record(args.out, comparison)
     print(f"{comparison.campaign}: {comparison.headline.word}")
 
@@ -222,15 +233,19 @@ def _add_publish(verbs: Verbs) -> None:
         verbs,
         "publish",
         "Write the pull-request section, the page and the figures of a comparison.",
-        "k3bench publish results/laptop/comparison.json --records results/laptop",
+        "k3bench publish results/laptop/comparison.json",
     )
     verb.add_argument("comparison", type=Path)
-    verb.add_argument("--records", type=Path, required=True, help="the campaign's folder")
+    verb.add_argument("--out", type=Path, help="default: report/ beside the comparison")
     verb.set_defaults(run=_publish)
 
 
 def _publish(args: argparse.Namespace) -> None:
-    raise NotImplementedError
+    from k3bench.publish.stage import publish
+
+    out = args.out or args.comparison.parent / "report"
+    for name in sorted(publish(args.comparison, out=out).files):
+        print(out / name)
 
 
 def _add_track(verbs: Verbs) -> None:
@@ -257,7 +272,12 @@ def _add_show(verbs: Verbs) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    raise NotImplementedError
+    from k3bench.publish.terminal import summary
+    from k3bench.records.comparison import Comparison
+    from k3bench.store import CampaignFolder, read_record
+
+    folder = CampaignFolder(args.folder)
+    print(summary(read_record(folder.comparison, Comparison), folder))
 
 
 def _add_import(verbs: Verbs) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from k3bench.errors import RecordError, StoreError
+from k3bench.records.base import Record
 from k3bench.records.equivalence import Equivalence
 from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Allocation, Block, Measurement
+from k3bench.records.noise import Noise
 from k3bench.records.plan import Build, Plan
 from k3bench.records.reported import Reported
 from k3bench.records.residency import Residency
@@ -32,6 +35,18 @@ class Evidence:
     fingerprints: tuple[Fingerprint, ...]
     residency: tuple[Residency, ...]
     equivalence: tuple[Equivalence, ...]
+
+    def others(self) -> dict[str, Any]:
+        """Everything but plan and points, by name: what `compare.campaign` takes beside them."""
+        names = ("blocks", "allocations", "builds", "residency", "equivalence")
+        return {name: getattr(self, name) for name in names}
+
+
+def read_noise(results: Path, own: Path) -> tuple[Noise, ...]:
+    """The noise records of all other campaigns under `results/`, in name order; whose setting fits is not decided here."""
+    paths = sorted(results.glob("*/noise.json")) + sorted(results.glob("recorded/*/noise.json"))
+    found = {path.parent.name: path for path in paths if path.parent.name != own.name}
+    return tuple(read_record(path, Noise) for path in found.values())
 
 
 def read_evidence(root: Path) -> Evidence | Reported:
@@ -97,7 +112,10 @@ def _builds(folder: CampaignFolder, plan: Plan) -> Iterator[Build]:
                 yield read_record(path, Build)
 
 
-def _each(folder: CampaignFolder, plan: Plan, kind: str, record: type[Residency] | type[Equivalence]):  # type: ignore[no-untyped-def]
+R = TypeVar("R", bound=Record)
+
+
+def _each(folder: CampaignFolder, plan: Plan, kind: str, record: type[R]) -> Iterator[R]:
     for observation in plan.observations:
         path = folder.observation(observation.id) / f"{kind}.json"
         if path.exists():

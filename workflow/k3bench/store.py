@@ -117,6 +117,11 @@ class CampaignFolder:
         return self.root / "comparison.json"
 
     @property
+    def noise(self) -> Path:
+        """What the campaign's zero-change observations showed, for later campaigns of the same setting."""
+        return self.root / "noise.json"
+
+    @property
     def report(self) -> Path:
         """The folder of generated pages, tables and figures."""
         return self.root / "report"

@@ -17,7 +17,7 @@ rule publish:
     params:
         folder=lambda w: FOLDERS[w.campaign],
     shell:
-        "k3bench publish {input:q} --records {params.folder:q} > {log:q} 2>&1"
+        "k3bench publish {input:q} > {log:q} 2>&1"
 
 
 rule track:
