@@ -77,15 +77,19 @@ class Verdict:
         return WORDS[int(self.code[index])]
 
 
-def judge(pairs: Pairs, rule: Rule) -> Verdict:
-    """The verdict of every level, all observations counted; those below four valid pairs are set aside."""
+def judge(pairs: Pairs, rule: Rule, *, standing: Verdict | None = None) -> Verdict:
+    """The verdict of every level, all observations counted; those below four valid pairs are set aside.
+
+    `standing` is the verdict of the same sweep with every pair in: which observations are usable and whether they agree
+    is then taken from it, since leaving extreme pairs out makes noise look smaller than it is.
+    """
     each = per_observation(pairs)
-    usable = each.n >= MIN_PAIRS
+    usable = each.n >= MIN_PAIRS if standing is None else standing.usable & (each.n >= 2)
     used = each.reported() if rule.adjust_order else each.plain
     pooled, agree = pool(used, usable, rule.tau0), agreement(used, usable, rule.tau0)
     p, p_het = pooled.p(), _deciding_p_het(agree.p, rule)
     differ = (p_het < rule.alpha) & (pooled.k >= 2)
-    disagree = differ & ~agree.same_side
+    disagree = differ & ~agree.same_side if standing is None else standing.code == DISAGREEMENT
     p_deciding = _deciding_p(p, disagree, rule)
     code, alone = _decide(pooled, disagree, p, p_deciding, rule)
     within = _inside(pooled, rule)

@@ -214,6 +214,7 @@ class RunValue(Model):
     """One run at one level: a dot in a figure. `position` counts runs within the observation from 1."""
 
     record_id: str
+    digest: Digest | None = None
     observation: Name
     block: int
     position: int
@@ -383,9 +384,9 @@ class Headline(Model):
 
 
 class InputRef(Model):
-    """A record that went in."""
+    """A record that went in. An allocation vouches for its points by digest; `runs` names each of them."""
 
-    kind: Literal["plan", "measurement", "reported", "residency", "equivalence", "noise"]
+    kind: Literal["plan", "build", "allocation", "reported", "residency", "equivalence", "noise"]
     record_id: str
     digest: Digest
 

@@ -1,0 +1,173 @@
+"""The other two kinds of evidence, and what is outstanding: residency and sameness beside time.
+
+In: residency and equivalence records. Out: `Mechanism`, `EqualityRow`s, `Outstanding`s. Nothing is measured here; what
+is not there is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from k3bench.records.comparison import (
+    EqualityRow,
+    FamilyMechanism,
+    LevelResult,
+    Mechanism,
+    ObservationRow,
+    Outstanding,
+    ZeroChange,
+)
+from k3bench.records.equivalence import Equivalence
+from k3bench.records.residency import FamilySummary, Residency
+
+
+def mechanism(records: Sequence[Residency], gain_ms: float | None) -> Mechanism | None:
+    """Families of every record's summaries averaged over records; None without a trace of either arm."""
+    rows = [s for record in records for s in record.summaries if s.arm is not None]
+    if not rows:
+        return None
+    keys = list(dict.fromkeys((s.arm, s.family) for s in rows))
+    families = tuple(_family([s for s in rows if (s.arm, s.family) == key], records) for key in keys)
+    explained = _difference(families, "busy_ms_per_step")
+    overlap = _difference(families, "two_stream_residency_ms_per_step")
+    ideals = [r.headroom.ideal_ms_per_step for r in records if r.headroom is not None]
+    ideal = sum(ideals) / len(ideals) if ideals else None
+    return Mechanism(
+        families=families,
+        gain_ms_per_step=gain_ms,
+        explained_ms_per_step=explained,
+        ceiling_ms_per_step=None if overlap is None else -overlap,
+        ideal_ms_per_step=ideal,
+        achieved_share=None if gain_ms is None or not ideal else gain_ms / ideal,
+        beyond_ceiling=None if gain_ms is None or ideal is None else gain_ms > ideal,
+        sources=tuple(sorted(t.file for r in records for t in r.traces)),
+    )
+
+
+def _family(rows: Sequence[FamilySummary], records: Sequence[Residency]) -> FamilyMechanism:
+    def mean(name: str) -> float | None:
+        values = [v for row in rows if (v := getattr(row, name)) is not None]
+        return sum(values) / len(values) if values else None
+
+    first = rows[0]
+    assert first.arm is not None
+    forks = [[f for f in r.headroom.forks if f.family == first.family] for r in records if r.headroom is not None]
+    ideal = [sum(f.ideal_ms_per_step for f in group) for group in forks if group]
+    return FamilyMechanism(
+        arm=first.arm,
+        family=first.family,
+        segments_per_step=mean("segments_per_step"),
+        busy_ms_per_step=mean("busy_ms_per_step"),
+        two_stream_residency_ms_per_step=mean("two_stream_residency_ms_per_step"),
+        share_of_busy_pct=mean("share_of_busy_pct"),
+        headroom_ms_per_step=sum(ideal) / len(ideal) if ideal and first.arm == "before" else None,
+        profiled_over_unprofiled=mean("profiled_over_unprofiled"),
+    )
+
+
+def _difference(families: Sequence[FamilyMechanism], name: str) -> float | None:
+    """Sum over families of before minus after, where both arms show the family."""
+    by_arm = {arm: {f.family: getattr(f, name) for f in families if f.arm == arm} for arm in ("before", "after")}
+    both = [f for f in by_arm["before"] if by_arm["before"][f] is not None and by_arm["after"].get(f) is not None]
+    return sum(by_arm["before"][f] - by_arm["after"][f] for f in both) if both else None
+
+
+def equality(records: Sequence[Equivalence]) -> tuple[EqualityRow, ...] | None:
+    """Every probe of every record; None where none was verified."""
+    rows = tuple(
+        EqualityRow(
+            kind=row.kind,
+            status=row.status,
+            what=row.what,
+            preset=row.preset,
+            batch=row.batch,
+            policy=row.policy,
+            reason=row.reason or None,
+        )
+        for record in records
+        for row in record.rows
+    )
+    return rows or None
+
+
+def outstanding(
+    mechanism_: Mechanism | None,
+    equality_: tuple[EqualityRow, ...] | None,
+    observations: Sequence[ObservationRow],
+    levels: Sequence[LevelResult],
+    zero: ZeroChange | None,
+) -> tuple[Outstanding, ...]:
+    """What a reviewer would still have to ask for."""
+    found = [*_missing_kinds(mechanism_, equality_), *_missing_observations(observations)]
+    if zero is None or zero.n_observations == 0:
+        found.append(
+            Outstanding(
+                kind="zero_change",
+                what="no usable zero-change observation: the floor is assumed and no band is measured",
+                fix="zero_change: 3 (or more) in the recipe",
+            )
+        )
+    found += [_open_level(level) for level in levels if level.word in ("inconclusive", "disagreement")]
+    found += _wide_margin(levels)
+    if all(level.n_observations <= 1 for level in levels):
+        found.append(
+            Outstanding(kind="replication", what="not replicated on another rack", fix="add observations to the recipe")
+        )
+    return tuple(found)
+
+
+def _missing_kinds(mechanism_: Mechanism | None, equality_: tuple[EqualityRow, ...] | None) -> list[Outstanding]:
+    found = []
+    if mechanism_ is None:
+        found.append(
+            Outstanding(
+                kind="residency", what="two-stream residency from GPU traces", fix="trace: {tool: ...} in the recipe"
+            )
+        )
+    if equality_ is None:
+        found.append(
+            Outstanding(kind="equality", what="sameness of outputs (bitwise, greedy tokens)", fix="k3bench verify")
+        )
+    for row in equality_ or ():
+        if row.status != "pass":
+            state = "failed" if row.status == "fail" else "not run"
+            found.append(Outstanding(kind="equality", what=f"{row.what}: {state}", fix=row.reason or ""))
+    return found
+
+
+def _missing_observations(observations: Sequence[ObservationRow]) -> list[Outstanding]:
+    return [
+        Outstanding(
+            kind="observation",
+            what=f"{row.observation} is {row.status}: {row.reason}",
+            fix="run the recipe again: finished blocks are kept",
+        )
+        for row in observations
+        if row.status != "complete"
+    ]
+
+
+def _open_level(level: LevelResult) -> Outstanding:
+    if level.word == "disagreement":
+        return Outstanding(
+            kind="replication",
+            what=f"observations disagree at concurrency {level.concurrency}",
+            fix="add an observation on a further rack",
+        )
+    blocks = level.blocks_to_settle
+    cure = "no number of blocks settles it while the floor is this wide" if blocks is None else f"blocks: {blocks}"
+    return Outstanding(kind="time", what=f"inconclusive at concurrency {level.concurrency}", fix=cure)
+
+
+def _wide_margin(levels: Sequence[LevelResult]) -> list[Outstanding]:
+    """A margin narrower than what a zero change shows cannot be kept by anybody."""
+    return [
+        Outstanding(
+            kind="zero_change",
+            what=f"at concurrency {level.concurrency} a zero change shows {level.delta_band.half_width_pct:.2f} %, "
+            f"more than the margin of {level.margin_pct:g} %",
+            fix="state a margin no narrower than that, or measure more blocks",
+        )
+        for level in levels
+        if level.delta_band is not None and level.delta_band.half_width_pct > level.margin_pct
+    ]

@@ -1,0 +1,107 @@
+"""Where the numbers come from: inputs by digest, commits, versions, setting, dates.
+
+In: the records of a campaign. Out: `InputRef`s, `Provenance`, the noise `Setting`. Nothing is looked up: what no record
+says stays empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from k3bench.compare.table import RunTable
+from k3bench.records.base import Record
+from k3bench.records.comparison import InputRef, Provenance
+from k3bench.records.measurement import Measurement
+from k3bench.records.noise import Setting
+from k3bench.records.plan import Build, Plan
+
+if TYPE_CHECKING:
+    from k3bench.compare.campaign import Inputs
+
+
+def inputs_of(given: Inputs) -> tuple[InputRef, ...]:
+    """Every record that went in, by id and digest."""
+    return tuple(_inputs(given))
+
+
+def _inputs(given: Inputs) -> Iterator[InputRef]:
+    name = given.plan.recipe.name
+    yield InputRef(kind="plan", record_id=name, digest=given.plan.digest())
+    for build in given.builds:
+        yield InputRef(kind="build", record_id=f"{build.pair}/{build.arm}", digest=build.digest())
+    for allocation in given.allocations:
+        where = f"{allocation.observation}/{allocation.allocation}"
+        yield InputRef(kind="allocation", record_id=where, digest=allocation.digest())
+    for number, residency in enumerate(given.residency, 1):
+        yield InputRef(kind="residency", record_id=f"{name}/residency{number}", digest=residency.digest())
+    for same in given.equivalence:
+        yield InputRef(kind="equivalence", record_id=f"{same.observation}/equivalence", digest=same.digest())
+    for noise in given.noise:
+        yield InputRef(kind="noise", record_id=noise.campaign, digest=_digest(noise))
+
+
+def _digest(record: Record) -> str:
+    return record.digest()
+
+
+def setting_of(plan: Plan, points: Sequence[Measurement]) -> Setting:
+    """Engine, hardware class and workload: noise of another setting says nothing here."""
+    recipe = plan.recipe
+    return Setting(
+        engine=recipe.engine.name,
+        preset=recipe.engine.preset,
+        hardware_class="+".join(sorted({p.device for p in points})) or "unknown",
+        restart="+".join(sorted({p.restart for p in points})) or "unknown",
+        isl_tokens=recipe.workload.isl_tokens,
+        osl_tokens=recipe.workload.osl_tokens,
+        stream_interval=recipe.workload.stream_interval,
+    )
+
+
+def dates_of(table: RunTable, observations: Iterable[int]) -> tuple[str, ...]:
+    """Days (UTC) on which runs of these observations started."""
+    chosen = set(observations)
+    return tuple(sorted({p.started[:10] for (_, o, _), p in table.points.items() if o in chosen}))
+
+
+def provenance_of(given: Inputs) -> Provenance:
+    """The summary a report prints; values that differ are all listed."""
+    recipe, points, setting = given.plan.recipe, given.points, setting_of(given.plan, given.points)
+    work = recipe.workload
+    arms = recipe.arms
+    return Provenance(
+        engine=setting.engine,
+        preset=setting.preset,
+        hardware_class=setting.hardware_class,
+        restart=setting.restart,
+        commits={arm: _distinct(_commit(b) for b in given.builds if b.arm == arm) for arm in ("before", "after")},
+        versions=_versions(given.builds),
+        workload={
+            "isl_tokens": str(work.isl_tokens),
+            "osl_tokens": str(work.osl_tokens),
+            "levels": ", ".join(map(str, work.levels)),
+            "stream_interval": str(work.stream_interval),
+            "batches": str(work.batches),
+            "warmup_batches": str(work.warmup_batches),
+        },
+        declared_change=f"policy {arms.before.policy} -> {arms.after.policy}",
+        first_started_at=min((p.started for p in points), default=None),
+        last_ended_at=max((p.ended for p in points), default=None),
+        seed=recipe.seed,
+    )
+
+
+def _commit(build: Build) -> str:
+    if build.git_commit is None:
+        return f"no commit, sources {build.source_digest[:12]}"
+    return build.git_commit + ("+changes" if build.git_dirty else "")
+
+
+def _versions(builds: Sequence[Build]) -> dict[str, tuple[str, ...]]:
+    names = sorted({name for b in builds for name in b.versions})
+    return {name: _distinct(b.versions[name] for b in builds if name in b.versions) for name in names}
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(values)))

@@ -1,0 +1,191 @@
+"""Every planned observation becomes a row, present or not.
+
+In: the run table and the rule's arrays. Out: `ObservationRow`s and `RunValue`s. Out of scope: the pooled result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from k3bench.compare import crosscheck
+from k3bench.compare.interval import PerObservation, per_observation
+from k3bench.compare.levels import interval_pct, number
+from k3bench.compare.moved import moved_pct, side_moved
+from k3bench.compare.outliers import median_of_valid
+from k3bench.compare.pairs import Bools, Floats, Pairs, pair_up
+from k3bench.compare.pooled import MIN_PAIRS
+from k3bench.compare.table import RUNS_A_BLOCK, Place, RunTable
+from k3bench.records.comparison import DroppedPair, ObservationLevel, ObservationRow, RunValue
+from k3bench.records.measurement import Allocation, Measurement
+from k3bench.records.plan import PlannedObservation
+from k3bench.units import pct_from_log
+
+Status = Literal["complete", "incomplete", "missing"]
+
+
+class Rows:
+    """Per-observation statistics of the headline metric, real and zero-change observations apart where they compare."""
+
+    def __init__(self, table: RunTable, metric: int, sign: int, tau0: float) -> None:
+        self.table, self.sign, self.tau0 = table, sign, tau0
+        logs = np.log(table.values[metric])
+        self.values = table.values[metric]
+        self.pairs: Pairs = pair_up(logs, table.after)
+        self.each: PerObservation = per_observation(self.pairs)
+        self.reported, self.order_effect = self.each.reported(), self.each.order_effect()
+        self.low, self.high = self.reported.interval(0.95)
+        own = type(self.reported)(self.reported.mean, self.reported.variance + tau0**2, self.reported.df)
+        self.own_low, self.own_high = own.interval(0.95)
+        self.p = self.reported.p()
+        self.sign_flip, self.wilcoxon = _crosschecks(self.pairs)
+        self.medians = {arm: self._medians(arm) for arm in ("before", "after")}
+        self.moved = {arm: self._moved(arm) for arm in ("before", "after")}
+        self.places: dict[int, list[Place]] = {}
+        for place in sorted(table.points):
+            self.places.setdefault(place[1], []).append(place)
+
+    def _medians(self, arm: str) -> Floats:
+        members = self.table.after == (arm == "after")
+        return median_of_valid(np.where(members, self.values, np.nan))
+
+    def _moved(self, arm: str) -> Floats:
+        """Real observations against real ones only."""
+        out = np.full(self.medians[arm].shape, np.nan)
+        real = self.table.chosen(zero_change=False)
+        if real:
+            out[:, real] = moved_pct(self.medians[arm][:, real])
+        return out
+
+    def crosscheck_disagrees(self, level: int, observations: list[int]) -> bool:
+        """A t interval and an exact test on opposite sides of 0.05, where the exact test could reach it."""
+        exact = np.where(np.isnan(self.sign_flip), self.wilcoxon, self.sign_flip)[level, observations]
+        able = self.each.n[level, observations] >= crosscheck.MIN_PAIRS_TO_DISAGREE
+        return bool((able & ((self.p[level, observations] < 0.05) != (exact < 0.05))).any())
+
+    def level(self, i: int, o: int) -> ObservationLevel:
+        """One observation at one level."""
+        n = int(self.each.n[i, o])
+        mean = self.reported.mean[i, o]
+        before, after = self.moved["before"][i, o], self.moved["after"][i, o]
+        return ObservationLevel(
+            concurrency=self.table.levels[i],
+            n_pairs=n,
+            set_aside=None if n >= MIN_PAIRS else f"{n} valid pairs, {MIN_PAIRS} are needed",
+            before_median=number(self.medians["before"][i, o]),
+            after_median=number(self.medians["after"][i, o]),
+            estimate_log=number(mean),
+            sd_log=number(self.each.sd[i, o]),
+            delta_pct=number(pct_from_log(mean)) if np.isfinite(mean) else None,
+            ci95=interval_pct(self.low[i, o], self.high[i, o]),
+            own_ci95=interval_pct(self.own_low[i, o], self.own_high[i, o]),
+            p=number(self.p[i, o]),
+            interval_basis="order_adjusted" if self.order_effect[i, o] else "pairs",
+            order_p=number(self.each.order_p[i, o]),
+            sign_flip_p=number(self.sign_flip[i, o]),
+            wilcoxon_p=number(self.wilcoxon[i, o]),
+            before_moved_pct=number(before),
+            after_moved_pct=number(after),
+            moved=side_moved(before, after),
+        )
+
+    def all(self, allocations: Sequence[Allocation]) -> tuple[ObservationRow, ...]:
+        """Every planned observation, in planned order."""
+        by_observation: dict[str, list[Allocation]] = {}
+        for allocation in allocations:
+            by_observation.setdefault(allocation.observation, []).append(allocation)
+        return tuple(self.row(o, by_observation) for o in range(len(self.table.observations)))
+
+    def row(self, o: int, allocations: dict[str, list[Allocation]]) -> ObservationRow:
+        """One planned observation. Runs are counted over levels: a run is valid if it is so at every level."""
+        planned = self.table.observations[o]
+        measured: Bools = np.asarray(self.table.measured[:, o].all(axis=0))
+        places = self.table.planned[o]
+        valid: Bools = np.asarray(np.isfinite(self.values[:, o]).all(axis=0))
+        status, reason = _status(planned, measured[places], allocations.get(planned.id, []))
+        points = [self.table.points[place] for place in self.places.get(o, [])]
+        return ObservationRow(
+            observation=planned.id,
+            rack=planned.rack,
+            build_pair=planned.pair,
+            job=", ".join(sorted({p.job for p in points})) or None,
+            started_at=min((p.started for p in points), default=None),
+            ended_at=max((p.ended for p in points), default=None),
+            zero_change=planned.zero_change,
+            status=status,
+            reason=reason,
+            order=tuple(b.order for b in planned.blocks),
+            n_runs_planned=int(places.sum()),
+            n_runs_valid=int(valid[places].sum()),
+            levels=() if status == "missing" else tuple(self.level(i, o) for i in range(len(self.table.levels))),
+            dropped_pairs=self._dropped(o),
+        )
+
+    def _dropped(self, o: int) -> tuple[DroppedPair, ...]:
+        """Pairs left out because a run of theirs was measured and found invalid."""
+        seen: dict[tuple[int, int], DroppedPair] = {}
+        for place in self.places.get(o, []):
+            reason = self.table.invalid.get(place)
+            if reason is not None:
+                pair = _dropped_pair(self.table.points[place], place[2], reason)
+                seen.setdefault((place[0], place[2] // 2), pair)
+        return tuple(seen.values())
+
+
+def _dropped_pair(point: Measurement, position: int, reason: str) -> DroppedPair:
+    return DroppedPair(
+        concurrency=point.name.level, block=point.name.block, pair=position // 2 + 1, arm=point.name.arm, reason=reason
+    )
+
+
+def _crosschecks(pairs: Pairs) -> tuple[Floats, Floats]:
+    """Exact p-values of every observation at every level; rows of equal size go through together."""
+    shape = pairs.log_ratio.shape[:-1]
+    n = pairs.valid.sum(axis=-1)
+    sign_flip, wilcoxon = np.full(shape, np.nan), np.full(shape, np.nan)
+    for size in np.unique(n[n >= 2]):
+        at = n == size
+        rows = pairs.log_ratio[at]
+        rows = rows[~np.isnan(rows)].reshape(-1, int(size))
+        wilcoxon[at] = crosscheck.wilcoxon_p(rows)
+        if size <= crosscheck.MAX_SIGN_FLIP_PAIRS:
+            sign_flip[at] = crosscheck.sign_flip_p(rows)
+    return sign_flip, wilcoxon
+
+
+def _status(planned: PlannedObservation, measured: Bools, allocations: list[Allocation]) -> tuple[Status, str | None]:
+    """complete, incomplete or missing, and why."""
+    if measured.all():
+        return "complete", None
+    failures = [a.reason for a in allocations if a.status == "failed" and a.reason]
+    why = "; ".join(failures) or ("no record of any allocation" if not allocations else "not all blocks were measured")
+    if not measured.any():
+        return "missing", why
+    lost = [str(b.number) for j, b in enumerate(planned.blocks) if not measured[4 * j : 4 * j + 4].all()]
+    return "incomplete", f"{why} (blocks {', '.join(lost)} of {len(planned.blocks)})"
+
+
+def run_values(table: RunTable, metric: int, digests: dict[tuple[str, str], str]) -> tuple[RunValue, ...]:
+    """A dot a run and level, every measured one; `value` is None where it does not count."""
+    values = table.values[metric]
+    rows = []
+    for place, point in sorted(table.points.items(), key=lambda item: (item[0][1], item[0][2], item[0][0])):
+        value = values[place]
+        reason = table.invalid.get(place)
+        rows.append(
+            RunValue(
+                record_id=point.id,
+                digest=digests.get((point.observation, str(point.name))),
+                observation=point.observation,
+                block=place[2] // RUNS_A_BLOCK,
+                position=place[2] + 1,
+                arm=point.name.arm,
+                concurrency=point.name.level,
+                value=None if np.isnan(value) else float(value),
+                valid=reason is None,
+                reason=reason,
+            )
+        )
+    return tuple(rows)
