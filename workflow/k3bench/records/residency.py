@@ -46,8 +46,10 @@ class Measure(Model):
     same_lane_ns: int
     #: sum of durations; not a busy time
     sum_duration_ns: int
+    #: one entry a kept step, in step order; empty for a whole window
     busy_per_step_ns: tuple[int, ...] = ()
     residency_per_step_ns: tuple[int, ...] = ()
+    conc2_per_step_ns: tuple[int, ...] = ()
 
     @property
     def share_of_busy_pct(self) -> float | None:
@@ -59,6 +61,7 @@ class KernelHidden(Model):
     """One kernel name inside one family: how much of it ran while something else ran."""
 
     name: str
+    short_name: str
     kind: Literal["kernel", "memcpy", "memset"]
     n: int
     duration_ns: int
@@ -101,25 +104,47 @@ class GraphResidency(Model):
     #: start of a step to the start of the next one, kept consecutive steps; None with fewer than two
     step_period_median_ns: int | None = None
     step_span_median_ns: int | None = None
-    #: time in which two steps of this device ran at once
-    cross_step_overlap_ns: int = 0
     total: Measure
     total_kernels_only: Measure
     families: tuple[FamilyResidency, ...]
     cross_families: tuple[CrossFamily, ...] = ()
 
 
+class LaneTime(Model):
+    """How long one lane (process/context/stream, or context/stream where the format names no process) was busy."""
+
+    lane: str
+    busy_ns: int
+    kernels_busy_ns: int
+
+
+class WindowKernel(Model):
+    """One kernel name in the whole window of a device, families aside."""
+
+    name: str
+    short_name: str
+    kind: Literal["kernel", "memcpy", "memset"]
+    n: int
+    duration_ns: int
+    hidden_other_lane_ns: int
+    hidden_any_op_ns: int
+
+
 class DeviceResidency(Model):
     """One device of one trace: the whole window, then its graphs."""
 
     device: int
+    #: first start to last end
     span_ns: int
-    n_lanes: int
+    span_kernels_only_ns: int
+    lanes: tuple[LaneTime, ...]
     window: Measure
     window_kernels_only: Measure
-    #: kernels of the whole window by name, longest first (bounded)
-    kernels: tuple[KernelHidden, ...] = ()
+    #: by name, longest first (bounded)
+    kernels: tuple[WindowKernel, ...] = ()
     graphs: tuple[GraphResidency, ...] = ()
+    #: time in which two kept steps of this device ran at once
+    cross_step_overlap_ns: int = 0
 
 
 class Counts(Model):

@@ -1,0 +1,87 @@
+"""The legs of forks in the kept steps: spans, busy times, and how far they ran side by side.
+
+In: labelled operations of one graph. Out: `ForkSpan` rows. Out of scope: before against after (`headroom.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from k3bench.records.residency import ForkSpan
+from k3bench.trace.attribution import UNKNOWN, Labels
+from k3bench.trace.ops import Ints, Trace, dense_pairs
+from k3bench.trace.steps import Steps
+from k3bench.trace.timeline import sweep, union
+
+_LEGS = ("main", "side")
+
+
+def fork_spans(trace: Trace, steps: Steps, labels: Labels, kept: Ints) -> tuple[ForkSpan, ...]:
+    """One row per (family, fork) over the given steps. Instances with one leg only are no forks and do not count."""
+    forked = [i for i, label in enumerate(labels.table) if label.fork is not None and label.leg is not None]
+    if not forked or not len(kept):
+        return ()
+    instances = sorted({(labels.table[i].family, labels.table[i].fork, labels.table[i].segment) for i in forked})
+    number = np.full(len(labels.table) + 1, UNKNOWN, np.int64)
+    leg = np.zeros(len(labels.table) + 1, np.int64)
+    for i in forked:
+        label = labels.table[i]
+        number[i], leg[i] = instances.index((label.family, label.fork, label.segment)), _LEGS.index(label.leg or "main")
+    position = np.full(len(steps) + 1, UNKNOWN, np.int64)
+    position[kept] = np.arange(len(kept))
+    instance, step = number[labels.of_op], position[steps.of_op]
+    mine = np.flatnonzero((instance >= 0) & (step >= 0))
+    if not len(mine):
+        return ()
+    rows = _Rows(trace, mine, step[mine], instance[mine], leg[labels.of_op[mine]], len(instances))
+    kinds = sorted({(family, fork) for family, fork, _ in instances})
+    of_instance: Ints = np.array([kinds.index((family, fork)) for family, fork, _ in instances], np.int64)
+    return tuple(rows.fork(np.asarray(of_instance == k), *kinds[k], len(kept)) for k in range(len(kinds)))
+
+
+class _Rows:
+    """Spans per (step, instance), computed once for all forks."""
+
+    def __init__(self, trace: Trace, mine: Ints, step: Ints, instance: Ints, leg: Ints, n_instances: int) -> None:
+        start, end, lane = trace.ops.start[mine], trace.ops.end[mine], trace.ops.lane[mine]
+        pair, _, self.instance = dense_pairs(step, instance)
+        n = len(self.instance)
+        two = pair * 2 + leg
+        first, last = _bounds(two, start, end, 2 * n)
+        self.both_legs = (last.reshape(n, 2) >= 0).all(axis=1)
+        spans = np.where(self.both_legs[:, None], (last - first).reshape(n, 2), 0)
+        busy = union(two, start, end, 2 * n).total_ns(2 * n).reshape(n, 2)
+        shorter = spans.argmin(axis=1)
+        self.shorter_span, self.shorter_busy = spans[np.arange(n), shorter], busy[np.arange(n), shorter]
+        begin, finish = _bounds(pair, start, end, n)
+        self.fork_span = finish - begin
+        swept = sweep(pair, lane, start, end, n_groups=n, n_lanes=len(trace.ops.lanes))
+        self.overlapped = swept.residency_ns()
+
+    def fork(self, chosen: NDArray[np.bool_], family: str, fork: str | None, n_steps: int) -> ForkSpan:
+        mine = chosen[self.instance] & self.both_legs
+
+        def per_step(values: Ints) -> float:
+            return int(values[mine].sum()) / n_steps
+
+        return ForkSpan(
+            fork=fork or "",
+            family=family,
+            n_instances_per_step=int(mine.sum()) / n_steps,
+            shorter_leg_span_ns_per_step=per_step(self.shorter_span),
+            shorter_leg_busy_ns_per_step=per_step(self.shorter_busy),
+            fork_span_ns_per_step=per_step(self.fork_span),
+            overlapped_ns_per_step=per_step(self.overlapped),
+        )
+
+
+def _bounds(group: Ints, start: Ints, end: Ints, n: int) -> tuple[Ints, Ints]:
+    """(first start, last end) of every group; last end is -1 where a group is empty."""
+    order = np.argsort(group, kind="stable")
+    edges = np.flatnonzero(np.diff(group[order], prepend=-1))
+    first, last = np.zeros(n, np.int64), np.full(n, -1, np.int64)
+    present = group[order][edges]
+    first[present] = np.minimum.reduceat(start[order], edges)
+    last[present] = np.maximum.reduceat(end[order], edges)
+    return first, last
