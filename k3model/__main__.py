@@ -80,7 +80,7 @@ def _print_tokens(config: K3Config, arguments: argparse.Namespace) -> None:
     import torch
 
     from k3model.capture import Decode
-    from k3model.collectives import join_ranks
+    from k3model.collectives import join_ranks, leave_ranks
     from k3model.decode import build, checked_device
 
     chosen = policy(arguments.policy)
@@ -96,11 +96,11 @@ def _print_tokens(config: K3Config, arguments: argparse.Namespace) -> None:
     session.capture()
     for _ in range(arguments.tokens - 1):
         session.step()
-    if model.collectives.rank:
-        return
     first = arguments.prompt - 1
     for row in session.history[:, first : first + arguments.tokens].tolist():
-        print(" ".join(str(token) for token in row))
+        if not model.collectives.rank:
+            print(" ".join(str(token) for token in row))
+    leave_ranks()
 
 
 def _print_counts(config: K3Config) -> None:

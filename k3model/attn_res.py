@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from k3model.pointwise import wide
+from k3model.pointwise import rms_norm, wide
 from k3model.weights import Weights
 
 
@@ -32,7 +32,7 @@ class Residual:
         self.bank, self.block, self.eps = bank, block, eps
         self.top = 0  # row of the running sum
         self.empty = False  # whether that row holds nothing yet
-        self.mixes = 0
+        self.mixes: list[int] = []  # candidates of every mix so far
         bank[0].copy_(embedded)
 
     def attention_input(self, layer: int, pair: MixPair | None) -> torch.Tensor:
@@ -51,14 +51,13 @@ class Residual:
 
     def mix(self, pair: MixPair) -> torch.Tensor:
         """softmax over candidates of <V / rms(V), n p>, applied to V itself."""
-        self.mixes += 1
         candidates = self.bank[: self.top + 1]
+        self.mixes.append(self.top + 1)
         return mix(candidates, pair.direction, self.eps)
 
 
 def mix(candidates: torch.Tensor, direction: torch.Tensor, eps: float) -> torch.Tensor:
     """candidates [K, n, hidden], direction [hidden] wide -> [n, hidden]."""
     values = wide(candidates)
-    inverse_rms = torch.rsqrt(values.square().mean(-1) + eps)
-    probs = torch.softmax((values @ direction) * inverse_rms, dim=0)
-    return (values * probs.unsqueeze(-1)).sum(0).to(candidates.dtype)
+    probs = torch.softmax(rms_norm(values, direction, eps).sum(-1), dim=0)
+    return torch.einsum("kn,knh->nh", probs, values).to(candidates.dtype)

@@ -122,6 +122,7 @@ class Decode:
         """Warm up and capture one step, forks included; caches are as before afterwards. Nothing to do without CUDA."""
         if self.model.device.type != "cuda" or self._graph is not None:
             return
+        self.check_steps(WARM_UP_STEPS)
         before = self.snapshot()
         side = torch.cuda.Stream(self.model.device)
         side.wait_stream(torch.cuda.current_stream())

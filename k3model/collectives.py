@@ -26,7 +26,7 @@ class Collectives:
             raise ConfigError(
                 f"collectives are distributed over {config.tp_size} ranks, but no process group of that size is up",
                 where=f"{config.name}.collectives",
-                fix="start with torchrun and init_process_group first, or set collectives=absent",
+                fix=f"start {config.tp_size} processes with torchrun, or set collectives=absent",
             )
         self.rank, self.real = dist.get_rank(), True
         self.kind = f"{dist.get_backend()} x{config.tp_size}"
@@ -52,3 +52,9 @@ def join_ranks(device: str) -> str:
     if not dist.is_initialized():
         dist.init_process_group(backend)
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if backend == "nccl" else device
+
+
+def leave_ranks() -> None:
+    """End the process group, if one is up: its threads outlive the interpreter otherwise."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

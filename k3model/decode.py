@@ -74,6 +74,7 @@ class K3:
         self.caches = Caches(config, max_batch, context, device, dtype)
         self.side_stream = side_stream(device)
         self._graph_pool: Any = None
+        self.mixes: tuple[int, ...] = ()  # candidates of every AttnRes mix in the last pass
         fill(self.weights.parts, seed, whole=self.collectives.real)
         self.prepare()
 
@@ -150,6 +151,7 @@ class K3:
                 out = feed_forward(layer, x)
             residual.add(out)
         h = residual.mix(self.output_attn_res)
+        self.mixes = tuple(residual.mixes)
         x = rms_norm(h if keep is None else h[keep], self.norm, eps)
         return self.collectives.gather_columns(F.linear(x, self.lm_head))
 

@@ -80,8 +80,8 @@ class KDA:
     def prepare(self) -> None:
         """Derive constants once the weights are in place: taps for the conv, the decay rate, FP8 copies."""
         self.taps_history, self.tap_now = self.conv[:, None, :, 0, :-1], self.conv[:, None, :, 0, -1]
-        self.rate = self.A_log.exp().unsqueeze(-1)
-        self.bias = self.dt_bias.view(self.h, self.D)
+        self.rate = self.A_log.exp().unsqueeze(-1).expand(self.h, self.D)
+        self.rate_bias = self.dt_bias.view(self.h, self.D) * self.rate
         if self.config.kda_weights == "fp8":
             self.qkvg, self.out = quantise(self.in_proj[: 4 * self.d]), quantise(self.o_proj)
 
@@ -120,14 +120,14 @@ class KDA:
 
     def _normalise(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q and k to unit length per head (eps inside the root), q scaled by D^-1/2."""
-        qk = qkv[:2]
-        q, k = qk * torch.rsqrt(qk.square().sum(-1, keepdim=True) + L2_EPS)
-        return q * self.D**-0.5, k, qkv[2]
+        # x / sqrt(sum x^2 + eps) = rms_norm(x, eps / D) / sqrt(D)
+        q, k = F.rms_norm(qkv[:2], (self.D,), eps=L2_EPS / self.D)
+        return q / self.D, k * self.D**-0.5, qkv[2]
 
     def _log_decay(self, raw: torch.Tensor) -> torch.Tensor:
         """g = L sigmoid(exp(A_log) (f + dt_bias)) in (L, 0), per key channel -> [..., h, D]."""
         f = wide(raw).unflatten(-1, (self.h, self.D))
-        return torch.sigmoid((f + self.bias) * self.rate).mul_(self.config.gate_lower_bound)
+        return torch.addcmul(self.rate_bias, f, self.rate).sigmoid_().mul_(self.config.gate_lower_bound)
 
     def _gated_norm(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """RMSNorm per head, times sigmoid of the gate, back to the weights' dtype -> [..., d]."""

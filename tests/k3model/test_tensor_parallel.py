@@ -1,0 +1,61 @@
+"""Two ranks over gloo against one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from k3model.capture import Decode
+from k3model.config import preset
+from k3model.decode import K3, build
+from k3model.errors import ConfigError
+from k3model.policy import policy
+
+
+def decode(model: K3) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and tokens after a prompt and eight steps."""
+    session = Decode(model, policy("after"), 2)
+    session.prefill(torch.randint(0, 512, (2, 9), generator=torch.Generator().manual_seed(1)))
+    for _ in range(8):
+        session.step()
+    return session.logits.clone(), session.history.clone()
+
+
+def one_rank(rank: int, variant: str, folder: str) -> None:
+    """A process of the group: build its share, decode, leave its results in the folder."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    config = preset("nano", tp_size=2, variant=variant)
+    model = build(config, dtype=torch.float64, max_batch=2, context=64)
+    torch.save((*decode(model), model.collectives.kind), f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("variant", ["A", "B"])
+def test_two_ranks_decode_what_one_decodes(tmp_path: Path, variant: str) -> None:
+    """Split heads, experts, MLPs and vocabulary; same logits in float64, same tokens, and both ranks agree."""
+    mp.spawn(one_rank, (variant, str(tmp_path)), nprocs=2)
+    logits, tokens = decode(build(preset("nano", variant=variant), dtype=torch.float64, max_batch=2, context=64))
+    for rank in range(2):
+        theirs, chosen, kind = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
+        torch.testing.assert_close(theirs, logits)
+        assert torch.equal(chosen, tokens)
+        assert kind == "gloo x2"
+
+
+def test_ranks_without_a_process_group_are_refused() -> None:
+    """Never a silent partial sum."""
+    with pytest.raises(ConfigError, match="no process group of that size is up"):
+        build(preset("nano", tp_size=2), max_batch=1, context=64)
+
+
+def test_absent_peers_are_said_to_be_absent() -> None:
+    """What an engine writes into its record."""
+    config = preset("nano", tp_size=2, collectives="absent", routing="seeded")
+    model = build(config, max_batch=1, context=64)
+    assert model.collectives.kind == "absent"
+    assert model.caches.logits.shape == (1, 256)
