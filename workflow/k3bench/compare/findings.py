@@ -92,14 +92,7 @@ def _states(table: RunTable, residual: Floats, real: list[int]) -> list[tuple[in
 
 def _steady(table: RunTable, real: list[int]) -> list[tuple[int, Finding]]:
     """Second half of a run's batches against the first, mean over the runs of a level."""
-    sums, counts = np.zeros(len(table.levels)), np.zeros(len(table.levels))
-    chosen = set(real)
-    for (i, o, position), point in table.points.items():
-        batches = point.batch_tpot_ms
-        if o in chosen and len(batches) >= 2 and (i, o, position) not in table.invalid:
-            half = len(batches) // 2
-            sums[i] += np.log(_median(batches[-half:]) / _median(batches[:half]))
-            counts[i] += 1
+    sums, counts = _half_differences(table, set(real))
     return [
         (
             i,
@@ -117,9 +110,20 @@ def _steady(table: RunTable, real: list[int]) -> list[tuple[int, Finding]]:
     ]
 
 
-def _median(values: tuple[float, ...]) -> float:
-    ordered, n = sorted(values), len(values)
-    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2.0
+def _half_differences(table: RunTable, real: set[int]) -> tuple[Floats, Floats]:
+    """Summed log differences of the halves of valid runs, and their number, by level."""
+    sums, counts = np.zeros(len(table.levels)), np.zeros(len(table.levels))
+    by_length: dict[int, list[tuple[int, tuple[float, ...]]]] = {}
+    for place, point in table.points.items():
+        if place[1] in real and place not in table.invalid:
+            by_length.setdefault(len(point.batch_tpot_ms), []).append((place[0], point.batch_tpot_ms))
+    for length, runs in by_length.items():
+        if length >= 2:
+            level, batches = np.array([i for i, _ in runs]), np.log(np.array([b for _, b in runs]))
+            difference = np.median(batches[:, -(length // 2) :], axis=1) - np.median(batches[:, : length // 2], axis=1)
+            sums += np.bincount(level, weights=difference, minlength=len(sums))
+            counts += np.bincount(level, minlength=len(sums))
+    return sums, counts
 
 
 def _odd_pairs(table: RunTable, pairs: Pairs, real: list[int]) -> list[tuple[int, Finding]]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from k3bench.compare import crosscheck
 from k3bench.compare.interval import PerObservation, per_observation
@@ -169,23 +170,27 @@ def _status(planned: PlannedObservation, measured: Bools, allocations: list[Allo
 
 def run_values(table: RunTable, metric: int, digests: dict[tuple[str, str], str]) -> tuple[RunValue, ...]:
     """A dot a run and level, every measured one; `value` is None where it does not count."""
-    values = table.values[metric]
+    values, invalid = table.values[metric], table.invalid
     rows = []
-    for place, point in sorted(table.points.items(), key=lambda item: (item[0][1], item[0][2], item[0][0])):
-        value = values[place]
-        reason = table.invalid.get(place)
+    for place in sorted(table.points, key=lambda p: (p[1], p[2], p[0])):
+        point, value, reason = table.points[place], values[place], invalid.get(place)
+        stem = str(point.name)
         rows.append(
-            RunValue(
-                record_id=point.id,
-                digest=digests.get((point.observation, str(point.name))),
-                observation=point.observation,
-                block=place[2] // RUNS_A_BLOCK,
-                position=place[2] + 1,
-                arm=point.name.arm,
-                concurrency=point.name.level,
-                value=None if np.isnan(value) else float(value),
-                valid=reason is None,
-                reason=reason,
-            )
+            {
+                "record_id": f"{point.observation}/{stem}",
+                "digest": digests.get((point.observation, stem)),
+                "observation": point.observation,
+                "block": place[2] // RUNS_A_BLOCK,
+                "position": place[2] + 1,
+                "arm": point.name.arm,
+                "concurrency": point.name.level,
+                "value": None if value != value else float(value),
+                "valid": reason is None,
+                "reason": reason,
+            }
         )
-    return tuple(rows)
+    return _RUN_VALUES.validate_python(tuple(rows))
+
+
+#: Validates all dots in one go: a campaign can have hundreds of thousands.
+_RUN_VALUES: TypeAdapter[tuple[RunValue, ...]] = TypeAdapter(tuple[RunValue, ...])

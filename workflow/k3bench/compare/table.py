@@ -6,6 +6,7 @@ the plan does not know, or that comes twice, is an error; a planned one that is 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,8 +63,8 @@ def run_table(plan: Plan, points: Iterable[Measurement], blocks: Sequence[Block]
         after[i, : len(arms)], planned[i, : len(arms)] = arms, True
     # padding past an observation's last block still alternates, so that no pair there holds one arm twice
     after[~planned] = np.broadcast_to(np.arange(width) % 2 == 1, after.shape)[~planned]
-    for place in placed:
-        measured[place] = True
+    if placed:
+        measured[tuple(np.array(list(placed)).T)] = True
     invalid = _invalid(placed, blocks, observations)
     metrics = tuple(m for m in METRICS if any(m in p.metrics for p in placed.values())) or (plan.recipe.primary_metric,)
     values = _values(placed, invalid, metrics, shape)
@@ -103,12 +104,21 @@ def _invalid(
     void = {(b.observation, b.block): _first_failure(b.checks) for b in blocks if not b.valid}
     reasons = {}
     for place, point in placed.items():
-        reason = void.get((point.observation, point.name.block))
+        reason = void.get((point.observation, point.name.block)) if void else None
         if reason is not None:
             reasons[place] = f"block {point.name.block}: {reason}"
         elif not point.valid:
             reasons[place] = _first_failure(point.checks)
     return reasons
+
+
+def _columns(rows: Sequence[Mapping[str, float]], metrics: Sequence[str]) -> Floats:
+    """Metric by point; NaN where a point lacks a metric."""
+    try:
+        pick = operator.itemgetter(*metrics)
+        return np.array([pick(row) for row in rows], dtype=np.float64).reshape(len(rows), -1).T
+    except KeyError:
+        return np.array([[row.get(m, np.nan) for m in metrics] for row in rows], dtype=np.float64).T
 
 
 def _first_failure(checks: Iterable) -> str:  # type: ignore[type-arg]
@@ -123,8 +133,8 @@ def _values(
     usable = [(place, point) for place, point in placed.items() if place not in invalid]
     if usable:
         where = tuple(np.array([place for place, _ in usable]).T)
-        for m, metric in enumerate(metrics):
-            values[m][where] = [point.metrics.get(metric, np.nan) for _, point in usable]
+        for m, column in enumerate(_columns([point.metrics for _, point in usable], metrics)):
+            values[m][where] = column
     bad = ~np.isnan(values) & ~(np.isfinite(values) & (values > 0))
     if bad.any():
         m, *place = (int(i) for i in np.argwhere(bad)[0])

@@ -37,10 +37,9 @@ class Restated:
 
 def residuals(log_values: Floats, groups: Ints) -> Floats:
     """Subtract each group's mean: the effect itself would correlate everything with everything."""
-    members = np.eye(int(groups.max()) + 1)[groups]
-    counts = np.maximum(members.sum(axis=0), 1.0)
-    means = (log_values @ members) / counts
-    return np.asarray(log_values - means[..., groups])
+    counts = np.maximum(np.bincount(groups), 1)
+    means = np.stack([np.bincount(groups, weights=row) / counts for row in log_values])
+    return np.asarray(log_values - means[:, groups])
 
 
 def correlations(residual: Floats) -> Floats:
