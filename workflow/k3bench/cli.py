@@ -210,7 +210,6 @@ def _add_compare(verbs: Verbs) -> None:
 
 def _compare(args: argparse.Namespace) -> None:
     from k3bench.compare.campaign import campaign, noise_record
-    from k3bench.compare.published import published
     from k3bench.evidence import Evidence, read_evidence, read_noise
     from k3bench.store import CampaignFolder, write_record
 
@@ -223,6 +222,8 @@ def _compare(args: argparse.Namespace) -> None:
         if noise is not None:
             write_record(CampaignFolder(args.out.parent).noise, noise)
     else:
+        from k3bench.compare.published import published
+
         comparison = published(found)
     write_record(args.out, comparison)
     print(f"{comparison.campaign}: {comparison.headline.word}")

@@ -25,4 +25,4 @@ rule measure:
         executor=config.get("executor", "local"),
     shell:
         "k3bench measure {input.plan:q} {wildcards.obs}/{wildcards.allocation} "
-        "--executor {params.executor} --out {output:q} 2> {log:q}"
+        "--executor {params.executor} --out {output:q} 2>&1 | tee {log:q}"

@@ -29,6 +29,8 @@ from k3bench.submit import raise_if_over
 from k3bench.validity import check_batches
 
 Say = Callable[[str], None]
+#: Packages that can change a decode step.
+VERSIONED = ("torch", "triton", "numpy")
 ARMS: tuple[Arm, Arm] = ("before", "after")
 
 
@@ -183,15 +185,22 @@ def _decode_batches(engine: Engine, context: RunContext, workload: Workload) -> 
 
 def _fingerprint(spec: AllocationSpec, engine: Engine) -> Fingerprint:
     """The machine as it is now, kept under its content's name."""
-    found = capture(device=engine.device)
+    found = capture(device=engine.device, modules=VERSIONED, repo=Path(__file__).parent)
     write_record(spec.folder.fingerprint(spec.observation.id, found.digest()), found)
     return found
 
 
 def _machine_checks(spec: AllocationSpec, before: Fingerprint, after: Fingerprint) -> tuple[Check, ...]:
     """The machine must end the block as it began it; the differing field is named."""
-    found = difference(before, after, spec.plan.recipe.validity)
-    return (Check(name="machine_unchanged", ok=not found, detail="; ".join(found)),)
+    rules = spec.plan.recipe.validity
+    found = difference(
+        before,
+        after,
+        max_clock_change_pct=rules.max_clock_change_pct,
+        same_throttle_reasons=rules.same_throttle_reasons,
+    )
+    detail = "; ".join(f"{d.field}: {d.before} -> {d.after}" for d in found)
+    return (Check(name="machine_unchanged", ok=not found, detail=detail),)
 
 
 def accepted_block(spec: AllocationSpec, block: PlannedBlock) -> Block | None:
