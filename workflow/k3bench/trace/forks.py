@@ -60,7 +60,7 @@ class _Rows:
         self.overlapped = swept.residency_ns()
 
     def fork(self, chosen: NDArray[np.bool_], family: str, fork: str | None, n_steps: int) -> ForkSpan:
-        mine = chosen[self.instance] & self.both_legs
+        mine = np.logical_and(chosen[self.instance], self.both_legs)
 
         def per_step(values: Ints) -> float:
             return int(values[mine].sum()) / n_steps

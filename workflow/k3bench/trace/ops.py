@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from k3bench.records.residency import TraceWarning
 
 Ints = NDArray[np.int64]
+NONE: Ints = np.empty(0, np.int64)
 Format = Literal["nsys_sqlite", "kineto", "cupti"]
 KINDS = ("kernel", "memcpy", "memset")
 KERNEL, MEMCPY, MEMSET = range(3)
@@ -47,11 +48,23 @@ class Ops:
     def __len__(self) -> int:
         return len(self.start)
 
-    def take(self, index: Ints | NDArray[np.bool_]) -> Ops:
-        """The operations at `index`, with the same lanes and names."""
-        columns = ("start", "end", "device", "lane", "kind", "name", "process", "correlation", "graph", "node")
-        chosen = {name: getattr(self, name)[index] for name in columns}
-        return Ops(**chosen, lanes=self.lanes, names=self.names, short_names=self.short_names)
+    def bare(self, index: Ints | NDArray[np.bool_]) -> Ops:
+        """The operations at `index` with what times need: start, end, lane, kind, name. The rest is empty."""
+        return Ops(
+            start=self.start[index],
+            end=self.end[index],
+            device=NONE,
+            lane=self.lane[index],
+            kind=self.kind[index],
+            name=self.name[index],
+            process=NONE,
+            correlation=NONE,
+            graph=NONE,
+            node=NONE,
+            lanes=self.lanes,
+            names=self.names,
+            short_names=self.short_names,
+        )
 
 
 @dataclass(frozen=True)
@@ -118,7 +131,6 @@ class Trace:
     warnings: tuple[TraceWarning, ...] = field(default=())
 
 
-NONE = np.empty(0, np.int64)
 NO_RANGES = Ranges(NONE, NONE, NONE, ())
 NO_NODES = Nodes(NONE, NONE, NONE, NONE, NONE)
 NO_LAUNCHES = Launches(NONE, NONE, NONE, NONE, np.empty(0, np.bool_))

@@ -86,16 +86,24 @@ def _both(ops: Ops, group: Ints, n_groups: int) -> tuple[Swept, Swept]:
     kernel = ops.kind == KERNEL
     if kernel.all():
         return everything, everything
-    return everything, Swept.of(ops.take(kernel), group[kernel], n_groups)
+    return everything, Swept.of(ops.bare(kernel), group[kernel], n_groups)
 
 
 def measure(trace: Trace, steps: Steps, labels: Labels, warm_up: int) -> tuple[DeviceResidency, ...]:
     """Every device alone: the window, then its graphs."""
-    ops = trace.ops
+    windows = _windows(trace.ops)
+    kept = _Kept.of(trace, steps, labels, warm_up)
+    return tuple(
+        row.model_copy(
+            update={"graphs": kept.graphs(row.device), "cross_step_overlap_ns": kept.cross_step_overlap_ns(row.device)}
+        )
+        for row in windows
+    )
+
+
+def _windows(ops: Ops) -> list[DeviceResidency]:
     of_op, devices = dense(ops.device)
     everything, kernels = _both(ops, of_op, len(devices))
-    kept = _Kept.of(trace, steps, labels, warm_up)
-    overlap = kept.cross_step_overlap_ns(devices)
     names = _window_kernels(ops, everything.sweep, of_op)
     rows = []
     for i, device in enumerate(devices.tolist()):
@@ -109,11 +117,9 @@ def measure(trace: Trace, steps: Steps, labels: Labels, warm_up: int) -> tuple[D
                 window=everything.measure(np.array([i])),
                 window_kernels_only=kernels.measure(np.array([i])),
                 kernels=names[i],
-                graphs=kept.graphs(device),
-                cross_step_overlap_ns=overlap[i],
             )
         )
-    return tuple(rows)
+    return rows
 
 
 def _span(ops: Ops, mask: NDArray[np.bool_]) -> int:
@@ -208,19 +214,19 @@ class _Kept:
         segment_of = np.array([segments[label.family, label.segment] for label in labels.table] + [UNKNOWN], np.int64)
         label = labels.of_op[index]
         return _Kept(
-            trace.ops.take(index), steps, kept, step[index], family_of[label], segment_of[label], families, warm_up
+            trace.ops.bare(index), steps, kept, step[index], family_of[label], segment_of[label], families, warm_up
         )
 
-    def cross_step_overlap_ns(self, devices: Ints) -> list[int]:
-        """Per device: time in which two kept steps ran at once."""
-        if not len(self.kept):
-            return [0] * len(devices)
-        busy = Swept.of(self.ops, self.step, len(self.kept)).sweep.busy if len(self.ops) else None
-        if busy is None:
-            return [0] * len(devices)
-        device = np.searchsorted(devices, self.steps.device[self.kept])[busy.group]
-        twice = timeline.at_least(2, device, busy.start, busy.end, len(devices))
-        return [int(t) for t in twice.total_ns(len(devices))]
+    def cross_step_overlap_ns(self, device: int) -> int:
+        """Time in which two kept steps of a device ran at once; steps that follow one another are not looked into."""
+        mine = np.flatnonzero(self.steps.device[self.kept] == device)
+        start, end = self.steps.start[self.kept[mine]], self.steps.end[self.kept[mine]]
+        if not (start[1:] < np.maximum.accumulate(end)[:-1]).any():
+            return 0
+        busy = timeline.union(self.step, self.ops.start, self.ops.end, len(self.kept))
+        here = np.isin(busy.group, mine)
+        twice = timeline.at_least(2, np.zeros(int(here.sum()), np.int64), busy.start[here], busy.end[here], 1)
+        return int(twice.total_ns(1)[0])
 
     def graphs(self, device: int) -> tuple[GraphResidency, ...]:
         """All graphs of one device, kept or not."""
@@ -251,7 +257,7 @@ class _GraphRows:
         number = np.cumsum(mine) - 1
         index = np.flatnonzero(mine[kept.step]) if len(kept.kept) else np.empty(0, np.int64)
         whole = len(index) == len(kept.ops)
-        ops = kept.ops if whole else kept.ops.take(index)
+        ops = kept.ops if whole else kept.ops.bare(index)
         step = number[kept.step[index]] if len(index) else index
         return _GraphRows(kept, device, graph, ops, step, kept.family[index], kept.segment[index], kept.kept[mine])
 
@@ -339,7 +345,7 @@ class _GraphRows:
         by_family = timeline.union(self.step * n_families + self.family, self.ops.start, self.ops.end, n * n_families)
         both = timeline.at_least(2, by_family.group // n_families, by_family.start, by_family.end, n)
         touched = both.covered_ns(self.step, self.ops.start, self.ops.end) > 0
-        ops, step, family = self.ops.take(touched), self.step[touched], self.family[touched]
+        ops, step, family = self.ops.bare(touched), self.step[touched], self.family[touched]
         present = sorted(set(family.tolist()))
         rows = []
         for a in present:

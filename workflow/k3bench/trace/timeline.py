@@ -83,25 +83,25 @@ class _Clock:
 class _Profile:
     """How many intervals of each row are open after every endpoint, in (row, time) order, starts before ends."""
 
-    row: Ints
-    time: Ints
+    clock: _Clock
+    #: (row, time) packed, then the end bit
+    keys: Ints
     is_end: NDArray[np.bool_]
     open_after: NDArray[np.int32]
 
     @staticmethod
     def of(row: Ints, start: Ints, end: Ints, n_rows: int) -> _Profile:
         if not len(row):
-            empty = np.empty(0, np.int64)
-            return _Profile(empty, empty, np.empty(0, np.bool_), np.empty(0, np.int32))
+            return _Profile(_Clock(0, 1), np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.int32))
         clock = _Clock.over(n_rows, (start,), (end,))
         keys = np.empty(2 * len(row), np.int64)
-        keys[: len(row)] = clock.key(row, start) << 1
-        keys[len(row) :] = clock.key(row, end) << 1 | 1
+        np.left_shift(clock.key(row, start), 1, out=keys[: len(row)])
+        np.left_shift(clock.key(row, end), 1, out=keys[len(row) :])
+        keys[len(row) :] |= 1
         keys.sort()
         is_end = (keys & 1).astype(np.bool_)
-        open_after = np.cumsum(np.where(is_end, np.int32(-1), np.int32(1)), dtype=np.int32)
-        rows, times = clock.split(keys >> 1)
-        return _Profile(rows, times, is_end, open_after)
+        open_after = np.cumsum(1 - 2 * is_end.view(np.int8), dtype=np.int32)
+        return _Profile(clock, keys, is_end, open_after)
 
     @property
     def peak(self) -> int:
@@ -111,9 +111,10 @@ class _Profile:
         """Where at least k intervals of a row are open at once. Spans that only touch are one."""
         opens = ~self.is_end & (self.open_after == k)
         closes = self.is_end & (self.open_after == k - 1)
-        start, end, row = self.time[opens], self.time[closes], self.row[opens]
+        row, start = self.clock.split(self.keys[opens] >> 1)
+        _, end = self.clock.split(self.keys[closes] >> 1)
         real = end > start
-        return Spans(row[real], start[real], end[real])
+        return Spans(row, start, end) if real.all() else Spans(row[real], start[real], end[real])
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def _op_table(base: Tables, kind: int, table: str) -> dict[str, Ints]:
     name = next((c for c in ("demangledName", "shortName", "mangledName") if c in base.columns[table]), None)
     if kind == 0 and name:
         wanted[name] = -1
-    columns = base.integers(table, wanted)
+    columns = base.integers(table, wanted, often_constant=("deviceId", "contextId", "globalPid"))
     text = columns.pop(name) if kind == 0 and name else np.full(len(columns["start"]), _NO_TEXT[kind] or -1, np.int64)
     return {**columns, "text": text, "kind": np.full(len(text), kind, np.int64)}
 

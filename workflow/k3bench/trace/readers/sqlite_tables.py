@@ -39,7 +39,9 @@ class Tables:
         """The table exists with these columns."""
         return table in self.columns and self.columns[table] >= set(columns)
 
-    def integers(self, table: str, wanted: dict[str, int | None], condition: str = "") -> dict[str, Ints]:
+    def integers(
+        self, table: str, wanted: dict[str, int | None], condition: str = "", often_constant: tuple[str, ...] = ()
+    ) -> dict[str, Ints]:
         """Columns as arrays. A default replaces NULL and a missing column; None means the column must be there."""
         missing = [c for c, default in wanted.items() if default is None and c not in self.columns[table]]
         if missing:
@@ -113,6 +115,10 @@ def tables(path: Path, where: str) -> Iterator[Tables]:
         raise TraceError(f"the sqlite file is damaged: {error}", where=where, fix=_DAMAGED) from None
     finally:
         connection.close()
+
+
+def _term(column: str, default: int | None) -> str:
+    return quoted(column) if default is None else f"ifnull({quoted(column)}, {default})"
 
 
 def quoted(name: str) -> str:
