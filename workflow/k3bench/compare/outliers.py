@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
 
 from k3bench.compare.pairs import Bools, Floats, Pairs
 from k3bench.compare.verdict import (
@@ -25,6 +24,8 @@ from k3bench.compare.verdict import (
 
 #: Modified z of a pair log-ratio from which on it is flagged.
 ODD_Z = 3.5
+#: Median absolute deviation of normal noise to its standard deviation.
+MAD_TO_SD = 1.4826
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,9 @@ class Sweep:
 def modified_z(pairs: Pairs) -> Floats:
     """|x - median of its observation| over 1.4826 MAD of the level: an observation's few pairs give no scale."""
     distance = pairs.log_ratio - median_of_valid(pairs.log_ratio)[..., None]
-    flat = distance.reshape(*distance.shape[:-2], -1)
-    mad = stats.median_abs_deviation(flat, axis=-1, scale=1 / 1.4826, nan_policy="omit")
+    mad = MAD_TO_SD * median_of_valid(np.abs(distance).reshape(*distance.shape[:-2], -1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.abs(distance) / np.where(np.asarray(mad) > 0, mad, np.nan)[..., None, None]
+        return np.abs(distance) / np.where(mad > 0, mad, np.nan)[..., None, None]
 
 
 def judge_sweep(pairs: Pairs, rule: Rule) -> Sweep:
