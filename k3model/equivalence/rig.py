@@ -1,0 +1,97 @@
+"""One preset made ready for probing: its models and the serial references that probes compare with.
+
+In: a preset, its options, a device. Out: models (built when first asked for), sessions, serial traces.
+Out of scope: what is compared with them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from k3model.capture import Decode
+from k3model.config import preset
+from k3model.decode import K3, build, checked_device
+from k3model.equivalence.bits import Trace, traces
+from k3model.policy import POLICIES, OverlapPolicy
+from k3model.streams import Forks
+
+SERIAL = POLICIES["serial"]
+#: Prompt and generated tokens of the greedy probes, and a page to spare.
+CONTEXT_TOKENS = 320
+
+
+class Rig:
+    """Models of one preset, kept with a captured serial session each.
+
+    That session must live as long as its model: once every graph of a memory pool is gone, the pool takes no new one
+    while a cuBLAS workspace still lies in it.
+    """
+
+    def __init__(self, name: str, options: dict[str, Any], *, device: str, max_batch: int, seed: int = 0) -> None:
+        self.name, self.options, self.max_batch, self.seed = name, options, max_batch, seed
+        self.device = checked_device(device)
+        self._models: dict[tuple[tuple[str, Any], ...], K3] = {}
+        self._sessions: dict[tuple[int, int], Decode] = {}
+        self._references: dict[tuple[int, int, bool], tuple[Trace, ...]] = {}
+
+    @property
+    def has_cuda(self) -> bool:
+        """Whether there are streams and graphs to probe."""
+        return self.device.type == "cuda"
+
+    def model(self, **changed: Any) -> K3:
+        """The preset's model, or one with further options changed."""
+        key = tuple(sorted(changed.items()))
+        if key not in self._models:
+            config = preset(self.name, **{**self.options, **changed})
+            model = build(
+                config, device=str(self.device), seed=self.seed, max_batch=self.max_batch, context=CONTEXT_TOKENS
+            )
+            self._models[key] = model
+            if self.has_cuda:
+                model.side_stream = _apart_from_capture(self.device)
+        return self._models[key]
+
+    def session(self, policy: OverlapPolicy, batch: int, forks: Forks, model: K3 | None = None) -> Decode:
+        """A session on these forks, not captured yet."""
+        return Decode(model or self.model(), policy, batch, forks=forks)
+
+    def serial(self, batch: int, model: K3 | None = None) -> Decode:
+        """The captured serial session of a batch (eager on a CPU)."""
+        model = model or self.model()
+        key = (id(model), batch)
+        if key not in self._sessions:
+            session = Decode(model, SERIAL, batch)
+            session.capture()
+            self._sessions[key] = session
+        return self._sessions[key]
+
+    def reference(self, batch: int, *, eager: bool = False, model: K3 | None = None) -> tuple[Trace, ...]:
+        """Serial traces of a batch: from the captured step, or from an eager one."""
+        model = model or self.model()
+        key = (id(model), batch, eager)
+        if key not in self._references:
+            session = Decode(model, SERIAL, batch) if eager else self.serial(batch, model)
+            self._references[key] = traces(session)
+        return self._references[key]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._sessions.clear()
+        self._references.clear()
+        self._models.clear()
+
+    def settle(self) -> None:
+        """Wait for the device, so that its errors belong to the probe that caused them."""
+        if self.has_cuda:
+            torch.cuda.synchronize(self.device)
+
+
+def _apart_from_capture(device: torch.device) -> torch.cuda.Stream:
+    """A side stream that is not the stream graphs are captured on: streams come from a pool that starts over."""
+    stream = torch.cuda.Stream(device)
+    while stream == getattr(torch.cuda.graph, "default_capture_stream", None):
+        stream = torch.cuda.Stream(device)
+    return stream
