@@ -155,7 +155,7 @@ class Caches:
         self.positions = torch.zeros(max_batch, device=device, dtype=torch.long)
         self.history = torch.zeros(max_batch, self.context, device=device, dtype=torch.long)
         gathered = config.vocab if config.collectives == "distributed" else config.vocab_local
-        self.logits = torch.zeros(max_batch, gathered, device=device, dtype=dtype)
+        self.logits = torch.zeros(max_batch, gathered, device=device, dtype=wide_dtype(dtype))
         self.kda = tuple(self._kda(index) for index in range(kda))
         self.mla = tuple(LatentCache(pages) for pages in self.latent)
         self.bank = torch.zeros(config.snapshots + 1, max_batch, config.hidden, device=device, dtype=dtype)

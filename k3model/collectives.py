@@ -48,10 +48,12 @@ class Collectives:
 
 def join_ranks(device: str) -> str:
     """Join the process group that torchrun describes; NCCL for CUDA, gloo elsewhere. Returns this rank's device."""
-    backend = "nccl" if device.startswith("cuda") else "gloo"
+    own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device.startswith("cuda") else device
+    if own.startswith("cuda"):
+        torch.cuda.set_device(own)
     if not dist.is_initialized():
-        dist.init_process_group(backend)
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if backend == "nccl" else device
+        dist.init_process_group("nccl" if own.startswith("cuda") else "gloo")
+    return own
 
 
 def leave_ranks() -> None:

@@ -22,7 +22,7 @@ from k3model.errors import DeviceError
 from k3model.kda import KDA
 from k3model.mla import MLA
 from k3model.moe import DenseMLP, MoE
-from k3model.pointwise import rms_norm
+from k3model.pointwise import linear_wide, rms_norm
 from k3model.streams import Forks, side_stream
 from k3model.weights import Weights, fill
 
@@ -153,7 +153,7 @@ class K3:
         h = residual.mix(self.output_attn_res)
         self.mixes = tuple(residual.mixes)
         x = rms_norm(h if keep is None else h[keep], self.norm, eps)
-        return self.collectives.gather_columns(F.linear(x, self.lm_head))
+        return self.collectives.gather_columns(linear_wide(x, self.lm_head))
 
 
 def build(
@@ -170,6 +170,8 @@ def build(
     Raises `DeviceError` for CUDA without CUDA, before any work.
     """
     place = checked_device(device)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)  # capture and events work on the current device
     default = torch.bfloat16 if place.type == "cuda" else torch.float32
     with torch.no_grad():
         return K3(config, place, dtype or default, seed, max_batch, context)

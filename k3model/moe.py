@@ -106,7 +106,7 @@ class MoE:
             r = self.experts.grouped(z, picks, mix)
         else:
             r = self.experts.gathered(z, picks, mix)
-        r = self.collectives.all_reduce(r).to(x.dtype)
+        r = self.collectives.all_reduce(r.to(x.dtype))
         return F.linear(rms_norm(r, self.norm, self.config.rms_eps), self.up)
 
     def route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
