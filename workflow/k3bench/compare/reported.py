@@ -90,9 +90,9 @@ class _Shown:
         self.rule = Rule(margin=reported.margin_pct / 100.0, primary=self.levels.index(reported.primary_level))
         values, after = self._arrays()
         self.values, self.after = values, after
-        self.sweep: Sweep = judge_sweep(
-            pair_up(log_of(values, where="runs", absent=np.isnan(values)), after), self.rule
-        )
+        logs = log_of(values, where=reported.name, absent=np.isnan(values))
+        self.sweep: Sweep = judge_sweep(pair_up(logs, after), self.rule)
+        self.moved = {arm: self._moved(arm) for arm in ("before", "after")}
 
     def _arrays(self) -> tuple[Floats, Bools]:
         paired = [r for r in self.reported.runs if r.pair is not None and r.position is not None]
@@ -197,10 +197,11 @@ class _Shown:
             estimate_log=number(mean),
             delta_pct=number(pct_from_log(mean)) if np.isfinite(mean) else None,
             ci95=interval_pct(low, high),
-            own_ci95=interval_pct(float(v.agreement.own_low[i, o]), float(v.agreement.own_high[i, o]))
-            if n > 1
-            else None,
+            own_ci95=interval_pct(float(v.agreement.own_low[i, o]), float(v.agreement.own_high[i, o])),
             p=number(v.used.p()[i, o]),
+            before_moved_pct=number(before),
+            after_moved_pct=number(after),
+            moved=side_moved(before, after),
         )
 
     def run_values(self) -> Sequence[RunValue]:
