@@ -45,7 +45,7 @@ def measure_once(spec: AllocationSpec, *, executor: ExecutorName) -> Allocation:
             arguments | {"allocation": spec.allocation},
             jobs=JOBS,
             spec=job_spec(spec, executor),
-            say=_say,
+            say=lambda text: _say(text.replace(spec.key[:16], f"{spec.observation.id}/{spec.allocation}")),
             keep=lambda result: _is_whole(spec, result),
         )
     except StoreError:
