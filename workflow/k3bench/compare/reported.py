@@ -13,7 +13,7 @@ import numpy as np
 from k3bench.compare.claim import best_ratio, equality_of, mechanism_of, summary_of
 from k3bench.compare.headline import headline_of
 from k3bench.compare.levels import LevelContext, interval_pct, level_result, number
-from k3bench.compare.moved import moved_pct
+from k3bench.compare.moved import moved_pct, side_moved
 from k3bench.compare.noise import MIN_RUNS_FOR_RANGE, range_exceeded_p
 from k3bench.compare.outliers import Sweep, judge_sweep
 from k3bench.compare.pairs import Bools, Floats, log_of, pair_up
