@@ -60,10 +60,12 @@ class Synced:
 def connected(target: Target) -> Iterator[MlflowClient]:
     """A client whose failures are `TrackingError`s, as the only writer of its database."""
     target.refuse_unusable()
-    with single_writer(target.lock), _quiet():
+    os.environ.update(ENVIRONMENT)
+    with single_writer(target.lock):
         try:
             from mlflow import MlflowClient
 
+            _hush()  # importing mlflow sets its loggers up
             client = MlflowClient(tracking_uri=target.uri)
             client.search_experiments(max_results=1)  # makes or upgrades the tables, under our lock
             yield client
@@ -89,15 +91,12 @@ def _first_line(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:300]
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Set the environment that MLflow reads at import and keep its chatter off the terminal."""
+def _hush() -> None:
+    """Keep MLflow's chatter off the terminal; errors pass."""
     import logging
 
-    os.environ.update(ENVIRONMENT)
-    for name in ("mlflow", "alembic"):
+    for name in ("mlflow", "mlflow.store.db.utils", "alembic", "alembic.runtime.migration"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    yield
 
 
 def sync(target: Target, experiment: str, study: str, runs: Sequence[Projected]) -> Synced:

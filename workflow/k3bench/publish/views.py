@@ -18,16 +18,16 @@ from k3bench.records.comparison import Comparison
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-NOTE = " ".join(
-    """One run is one arm of one observation. In curves (sections with a slash) **step = concurrency**; `c1_tpot_ms` is
-    the same value as a table column; `runs_c1/...` holds every single run, step = its position in the observation;
-    `rel/tpot_pct` is % against the mean before value at that concurrency. Lower TPOT is better; MLflow's own difference
-    chart paints it red. Superseded runs carry state = superseded.""".split()
+NOTE = (
+    "One run is one arm of one observation. In curves (sections with a slash) **step = concurrency**; "
+    "`c1_tpot_ms` is the same value as a table column; `runs_c1/...` holds every single run, step = its position "
+    "in the observation; `rel/tpot_pct` is % against the mean before value at that concurrency. Lower TPOT is "
+    "better; MLflow's own difference chart paints it red. Superseded runs carry state = superseded."
 )
-VERDICT_NOTE = " ".join(
-    """One run is the verdict of one revision of a campaign. delta = after against before in %; gain = the same with its
-    sign turned so that positive is better; low and high = 95 % interval; band = what a zero change stays inside with
-    95 %. The description of a run is its pull-request section.""".split()
+VERDICT_NOTE = (
+    "One run is the verdict of one revision of a campaign. delta = after against before in %; gain = the same "
+    "with its sign turned so that positive is better; low and high = 95 % interval; band = what a zero change "
+    "stays inside with 95 %. The description of a run is its pull-request section."
 )
 
 
