@@ -38,7 +38,7 @@ class Evidence:
 
     def others(self) -> dict[str, Any]:
         """Everything but plan and points, by name: what `compare.campaign` takes beside them."""
-        names = ("blocks", "allocations", "builds", "residency", "equivalence")
+        names = ("blocks", "allocations", "builds", "fingerprints", "residency", "equivalence")
         return {name: getattr(self, name) for name in names}
 
 
