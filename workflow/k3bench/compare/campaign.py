@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from k3bench.compare import calibration, kinds
+from k3bench.compare import calibration, kinds, machine
 from k3bench.compare.corroborate import count_witnesses
 from k3bench.compare.findings import Checked, check_runs
 from k3bench.compare.headline import headline_of
@@ -29,6 +29,7 @@ from k3bench.records.comparison import (
     Comparison,
     Flag,
     Floor,
+    Health,
     LevelResult,
     MetricResult,
     RangeBand,
@@ -36,6 +37,7 @@ from k3bench.records.comparison import (
     Witnesses,
 )
 from k3bench.records.equivalence import Equivalence
+from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Allocation, Block, Measurement
 from k3bench.records.noise import Noise
 from k3bench.records.plan import Build, Plan
@@ -51,6 +53,7 @@ class Inputs:
     blocks: tuple[Block, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     builds: tuple[Build, ...] = ()
+    fingerprints: tuple[Fingerprint, ...] = ()
     residency: tuple[Residency, ...] = ()
     equivalence: tuple[Equivalence, ...] = ()
     #: noise records of earlier campaigns, of whatever setting
@@ -64,6 +67,7 @@ def campaign(
     blocks: Sequence[Block] = (),
     allocations: Sequence[Allocation] = (),
     builds: Sequence[Build] = (),
+    fingerprints: Sequence[Fingerprint] = (),
     residency: Sequence[Residency] = (),
     equivalence: Sequence[Equivalence] = (),
     noise: Sequence[Noise] = (),
@@ -75,6 +79,7 @@ def campaign(
         tuple(blocks),
         tuple(allocations),
         tuple(builds),
+        tuple(fingerprints),
         tuple(residency),
         tuple(equivalence),
         tuple(noise),
@@ -112,6 +117,7 @@ class _Comparing:
         self.real = self.table.chosen(zero_change=False) or self.table.chosen(zero_change=True)
         self.zero = calibration.zero_side(self.table, self.headline, Rule(margin=recipe.margin_pct / 100.0))
         self.zero_dates = dates_of(self.table, self.table.chosen(zero_change=True))
+        self.undeclared = machine.undeclared(given.builds, recipe)
         self.earlier = calibration.matching(given.noise, setting_of(given.plan, given.points), recipe.simulated)
         self.floor: Floor = calibration.floor_of(self.zero, self.zero_dates, recipe.name, self.earlier)
         self.rule = Rule(
@@ -156,13 +162,18 @@ class _Comparing:
             observations=observations,
             runs=run_values(self.table, self.headline, digests),
             witnesses=witnesses,
-            health=checked.health,
+            health=self._health(checked),
             zero_change=zero,
             mechanism=how,
             equality=same,
-            outstanding=kinds.outstanding(how, same, observations, levels, zero),
+            outstanding=(*self.undeclared, *kinds.outstanding(how, same, observations, levels, zero)),
             provenance=provenance_of(self.given),
         )
+
+    def _health(self, checked: Checked) -> Health:
+        """The run checks with the machine's own signs beside them."""
+        seen = machine.clocks(self.given.blocks, self.given.fingerprints)
+        return checked.health.model_copy(update={"findings": (*checked.health.findings, *seen)})
 
     def _judge(self, signs: Sequence[int]) -> tuple[Pairs, Sweep]:
         """Every metric and level at once; where more is better the pairs are flipped, so that down is good."""
@@ -177,6 +188,7 @@ class _Comparing:
         missing = self.table.planned[self.real] & ~self.table.measured[:, self.real]
         for i in range(len(self.table.levels)):
             found: dict[Flag, bool] = {
+                "environment_unverified": bool(self.undeclared),
                 "floor_assumed": self.floor.assumed,
                 "incomplete": bool(missing[i].any()),
                 "levels_share_start": len(self.table.levels) > 1,

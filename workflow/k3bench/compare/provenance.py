@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from k3bench.compare.machine import environment
 from k3bench.compare.table import RunTable
 from k3bench.records.base import Record
 from k3bench.records.comparison import InputRef, Provenance
@@ -77,6 +78,7 @@ def provenance_of(given: Inputs) -> Provenance:
         restart=setting.restart,
         commits={arm: _distinct(_commit(b) for b in given.builds if b.arm == arm) for arm in ("before", "after")},
         versions=_versions(given.builds),
+        environment=environment(given.fingerprints),
         workload={
             "isl_tokens": str(work.isl_tokens),
             "osl_tokens": str(work.osl_tokens),
