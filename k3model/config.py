@@ -71,8 +71,8 @@ class K3Config:
             self._divides(what, size)
         for what in ("mlp_intermediate", "vocab"):
             self._divides(what, getattr(self, what))
-        if self.variant not in ("A", "B"):
-            raise ConfigError(f"unknown variant {self.variant!r}", where=self.name, fix="valid variants: A, B")
+        if self.layers < 1 or self.held_experts < 0 or self.page_tokens < 1:
+            raise ConfigError("layers and page_tokens must be positive, held_experts not negative", where=self.name)
         if not self.held_experts:
             self._divides("experts", self.experts)
         if self.routing == "router" and self.local_experts * self.tp_size < self.experts:
@@ -249,6 +249,9 @@ def _check_option(name: str, option: str, value: Any) -> None:
     if option in _CHOICES and value not in _CHOICES[option]:
         choices = ", ".join(str(choice) for choice in _CHOICES[option])
         raise ConfigError(f"{option} = {value!r} is not a choice", where=f"{name}.{option}", fix=f"valid: {choices}")
+    kind = type(getattr(PRESETS[name], option))
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise ConfigError(f"{option} = {value!r} is not of type {kind.__name__}", where=f"{name}.{option}")
 
 
 def as_plain(config: K3Config) -> dict[str, Any]:

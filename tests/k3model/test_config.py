@@ -80,6 +80,13 @@ def test_wrong_choice_lists_the_choices() -> None:
         preset("nano", variant="C")
 
 
+@pytest.mark.parametrize(("option", "value"), [("layers", "4"), ("layers", 0), ("layers", True), ("tp_size", 2.0)])
+def test_a_number_that_is_none_is_refused(option: str, value: object) -> None:
+    """Words, truth values and fractions are not counts."""
+    with pytest.raises(ConfigError, match=option):
+        preset("nano", **{option: value})
+
+
 @pytest.mark.parametrize("tp_size", [3, 8, 0])
 def test_heads_that_do_not_divide_by_the_ranks_are_one_error(tp_size: int) -> None:
     """Four heads on three, eight or no ranks: refused, naming the field."""

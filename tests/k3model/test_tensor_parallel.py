@@ -47,6 +47,34 @@ def test_two_ranks_decode_what_one_decodes(tmp_path: Path, variant: str) -> None
         assert kind == "gloo x2"
 
 
+def one_gpu(rank: int, folder: str) -> None:
+    """A process with a GPU of its own: serial eager steps, then captured ones with every fork on."""
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    model = build(preset("small", tp_size=2), device=f"cuda:{rank}", max_batch=2, context=128)
+    tokens = []
+    for name in ("serial", "all"):
+        session = Decode(model, policy(name), 2)
+        session.clear()
+        session.prefill(torch.randint(0, 8192, (2, 70), generator=torch.Generator().manual_seed(1)))
+        if name == "all":
+            session.capture()
+        for _ in range(20):
+            session.step()
+        tokens.append(session.history.clone())
+    torch.save((torch.equal(*tokens), model.collectives.kind), f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_collectives_are_captured_with_the_forks(tmp_path: Path) -> None:
+    """NCCL inside the graph, on main only: the same tokens as serial eager steps."""
+    mp.spawn(one_gpu, (str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        assert torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) == (True, "nccl x2")
+
+
 def test_ranks_without_a_process_group_are_refused() -> None:
     """Never a silent partial sum."""
     with pytest.raises(ConfigError, match="no process group of that size is up"):
