@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from k3model.config import preset
 from k3model.equivalence.controls import control_probes
 from k3model.equivalence.forks import PRESSED, fork_probes
 from k3model.equivalence.greedy import PROMPTS, greedy_probes
@@ -57,7 +58,8 @@ def probe_rows(
     budget_s: float | None = None,
     say: Say = lambda text: None,
 ) -> Iterator[Row]:
-    """Every row of one subject. Raises `K3ModelError` before any work if the device or a policy does not exist."""
+    """Every row of one subject. Raises `K3ModelError` before any work if something named does not exist."""
+    preset(subject.preset, **subject.options)
     clock, probed = _Clock(budget_s), subject.probed()
     rig = Rig(subject.preset, subject.options, device=device, max_batch=max(PROMPTS, *batches))
     waiting: dict[tuple[Kind, str], list[Probe]] = {}
@@ -91,10 +93,15 @@ def _lacks_cuda(rig: Rig, probe: Probe) -> bool:
 def _outcome(rig: Rig, probe: Probe, clock: _Clock) -> Outcome:
     if clock.is_over:
         return not_run(f"the time for probes, {clock.budget_s:.0f} s, was over")
+    return ask(probe, rig.settle)
+
+
+def ask(probe: Probe, settle: Callable[[], None] = lambda: None) -> Outcome:
+    """Run one probe; an error is an outcome too. `settle` waits for the device, whose errors come late."""
     try:
         with torch.no_grad():
             outcome = probe.run()
-        rig.settle()
+        settle()
         return outcome
     except torch.OutOfMemoryError:
         _free()
