@@ -49,6 +49,10 @@ class MeasureError(K3Error):
     """An allocation could not be measured to its end."""
 
 
+class ServingError(K3Error):
+    """A server could not be started, reached or asked."""
+
+
 class TraceError(K3Error):
     """A trace cannot answer the question; the message names the cure."""
 

@@ -1,6 +1,7 @@
 """The metric registry: tag, unit, better direction and formula of every number k3bench reports about time.
 
-In: per-step durations of the batches of a point. Out: named values. Out of scope: comparing them.
+In: per-step durations of the batches of a point, or stamps of its requests. Out: named values.
+Out of scope: comparing them; whether they may be used (`validity.py`).
 """
 
 from __future__ import annotations
@@ -29,14 +30,26 @@ class Metric:
 METRICS: Mapping[str, Metric] = {
     m.tag: m
     for m in (
-        Metric("tpot_median_ms", "ms", "lower", "median over batches of (last - first token) / (OSL - 1)", "latency"),
-        Metric("ttft_median_ms", "ms", "lower", "median over batches of first token - start", "latency"),
+        Metric(
+            "tpot_median_ms",
+            "ms",
+            "lower",
+            "median over batches or requests of (last - first token) / (OSL - 1)",
+            "latency",
+        ),
+        Metric("ttft_median_ms", "ms", "lower", "median over batches or requests of first token - start", "latency"),
         Metric(
             "itl_median_ms", "ms", "lower", "median gap between streamed chunks (stream_interval tokens)", "latency"
         ),
-        Metric("step_p99_ms", "ms", "lower", "99th percentile of single decode steps", "latency"),
+        Metric("step_p99_ms", "ms", "lower", "99th percentile of single decode steps; none behind a server", "latency"),
         Metric("tps_user", "tok/s", "higher", "1000 / tpot_median_ms", "throughput"),
-        Metric("output_tok_s", "tok/s", "higher", "output tokens of all batches / their total time", "throughput"),
+        Metric(
+            "output_tok_s",
+            "tok/s",
+            "higher",
+            "output tokens / time: all batches, or the window in which every request counts",
+            "throughput",
+        ),
     )
 }
 #: The metric that decides: everything else corroborates or restates it.
@@ -92,3 +105,50 @@ def point_metrics(batches: Sequence[BatchTimes], *, level: int, stream_interval:
     if gaps:
         values["itl_median_ms"] = statistics.median(gaps)
     return values
+
+
+@dataclass(frozen=True)
+class RequestTimes:
+    """One streamed request: stamps in ns on one clock. `chunk_tokens` is None where the stream does not tell."""
+
+    sent_ns: int
+    chunk_ns: tuple[int, ...]
+    tokens: int
+    chunk_tokens: tuple[int, ...] | None
+    counted: bool
+
+    @property
+    def ttft_ms(self) -> float:
+        """Send to first content chunk."""
+        return ms_from_ns(self.chunk_ns[0] - self.sent_ns)
+
+    @property
+    def tpot_ms(self) -> float:
+        """(last - first) / (tokens - 1); a request needs two chunks and two tokens to have one."""
+        return ms_from_ns(self.chunk_ns[-1] - self.chunk_ns[0]) / (self.tokens - 1)
+
+    def chunk_gaps_ms(self) -> list[float]:
+        """Times between content chunks, as they arrived."""
+        return [ms_from_ns(b - a) for a, b in zip(self.chunk_ns, self.chunk_ns[1:], strict=False)]
+
+    def tokens_between(self, start_ns: int, end_ns: int) -> float:
+        """Output tokens that arrived in (start, end]; spread evenly over the chunks where their counts are unknown."""
+        even = self.tokens / len(self.chunk_ns)
+        sizes = self.chunk_tokens or (even,) * len(self.chunk_ns)
+        return sum(n for n, at in zip(sizes, self.chunk_ns, strict=True) if start_ns < at <= end_ns)
+
+
+def request_metrics(requests: Sequence[RequestTimes]) -> dict[str, float]:
+    """Every metric of one served point. Latencies are those of counted requests; throughput counts all chunks that
+    arrived in the counted window, from the first counted send to the last counted end.
+    """
+    counted = [r for r in requests if r.counted]
+    tpot = statistics.median(r.tpot_ms for r in counted)
+    start, end = min(r.sent_ns for r in counted), max(r.chunk_ns[-1] for r in counted)
+    return {
+        "tpot_median_ms": tpot,
+        "ttft_median_ms": statistics.median(r.ttft_ms for r in counted),
+        "itl_median_ms": statistics.median(gap for r in counted for gap in r.chunk_gaps_ms()),
+        "tps_user": 1000.0 / tpot,
+        "output_tok_s": sum(r.tokens_between(start, end) for r in requests) / ((end - start) / 1e9),
+    }

@@ -19,12 +19,10 @@ import aiohttp
 
 from k3bench.records.request import Phase, Request
 from k3bench.serving.prompts import Prompt
-from k3bench.serving.stream import Ask, Target, not_sent, stream_request
+from k3bench.serving.stream import Ask, Recording, Target, not_sent, record, stream_request
 
 #: After one of these the server is gone or stuck: the worker stops instead of waiting a limit per request.
 GIVE_UP_AFTER = ("refused", "no_answer", "timeout")
-#: Streams that step together end together: sending the next request at once would delay the stamps of the others' ends.
-YIELD_S = 0.005
 Told = Callable[[int, int], None]
 
 
@@ -80,32 +78,32 @@ def run_load(target: Target, plan: Sequence[Sequence[Ask]], *, told: Told | None
 async def _run(target: Target, plan: Sequence[Sequence[Ask]], told: Told | None) -> LoadResult:
     planned, done = sum(map(len, plan)), 0
 
-    async def worker(asks: Sequence[Ask]) -> list[Request]:
+    async def worker(asks: Sequence[Ask]) -> list[Recording]:
         nonlocal done
-        records: list[Request] = []
+        kept: list[Recording] = []
         for ask in asks:
-            records.append(await stream_request(session, target, ask, epoch_ns))
-            await asyncio.sleep(YIELD_S)
+            kept.append(await stream_request(session, target, ask, epoch_ns))
             done += 1
             if told is not None:
                 told(done, planned)
-            error = records[-1].error
+            error = kept[-1].error
             if error is not None and error.kind in GIVE_UP_AFTER:
                 now_ns = time.perf_counter_ns() - epoch_ns
-                records += [not_sent(a, now_ns, f"given up after {error.kind}") for a in asks[len(records) :]]
+                kept += [not_sent(now_ns, f"given up after {error.kind}") for _ in asks[len(kept) :]]
                 break
-        return records
+        return kept
 
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False, read_bufsize=1 << 20) as session:
         epoch_ns, cpu = time.perf_counter_ns(), time.process_time()
         found = await _all([worker(asks) for asks in plan])
         wall_s, cpu_s = (time.perf_counter_ns() - epoch_ns) / 1e9, time.process_time() - cpu
-    return LoadResult(tuple(r for records in found for r in records), wall_s, cpu_s)
+    pairs = ((ask, r) for asks, kept in zip(plan, found, strict=True) for ask, r in zip(asks, kept, strict=True))
+    return LoadResult(tuple(record(ask, r) for ask, r in pairs), wall_s, cpu_s)
 
 
-async def _all(workers: list[Coroutine[Any, Any, list[Request]]]) -> list[list[Request]]:
-    """All workers' records; a bug in one stops the others instead of leaving them behind."""
+async def _all(workers: list[Coroutine[Any, Any, list[Recording]]]) -> list[list[Recording]]:
+    """All workers' recordings; a bug in one stops the others instead of leaving them behind."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(w) for w in workers]
     return [task.result() for task in tasks]

@@ -41,7 +41,7 @@ class Truth(Model):
 class Serving(Model):
     """How a served engine is reached, started and loaded; limits bound every wait.
 
-    Either `endpoint` (attach to what runs) or `command` (started per run; `{port}` is replaced, `{policy}` by the arm's).
+    Either `endpoint` (attach to what runs) or `command` (started per run; `{port}` and the arm's `{policy}` are put in).
     """
 
     endpoint: Url | None = None
