@@ -17,7 +17,7 @@ from pydantic import Field
 from k3bench.records.base import Digest, Finite, Model, Record
 
 Arm = Literal["before", "after"]
-Method = Literal["nsys_nodes", "capture_record", "lane_ordinal", "launch_ranges", "patterns", "none"]
+Method = Literal["graph_nodes", "capture_record", "lane_ordinal", "launch_ranges", "patterns", "none"]
 #: The bucket of operations that no range and no pattern names.
 UNATTRIBUTED = "unattributed"
 
@@ -235,6 +235,8 @@ class TraceResidency(Model):
     arm: Arm | None = None
     level: int | None = None
     rank: int | None = None
+    #: forks that were on in this arm, where the collector knows
+    forks_on: tuple[str, ...] | None = None
     counts: Counts
     attribution: Attribution
     profiled: Profiled = Profiled()
@@ -242,6 +244,27 @@ class TraceResidency(Model):
     forks: tuple[ForkSpan, ...] = ()
     pictures: tuple[LanePicture, ...] = ()
     warnings: tuple[TraceWarning, ...] = ()
+
+
+class Collected(Record):
+    """`k3bench.collected/1`: what the profiled run says about a trace it left; lies beside the trace."""
+
+    SCHEMA: ClassVar[str] = "k3bench.collected/1"
+    schema_: Literal["k3bench.collected/1"] = Field(default="k3bench.collected/1", alias="schema")
+    #: file names in the same folder
+    trace: str
+    capture: str | None = None
+    arm: Arm
+    level: int
+    rank: int | None = None
+    tool: Literal["nsys", "kineto", "cupti"]
+    tool_version: str
+    cupti_version: str | None = None
+    n_replays: int
+    #: median step time of the profiled replays, and of as many replays without a profiler, by CUDA events
+    profiled_step_ms: Finite | None = None
+    unprofiled_step_ms: Finite | None = None
+    forks_on: tuple[str, ...] | None = None
 
 
 class FamilySummary(Model):
@@ -269,6 +292,8 @@ class ForkHeadroom(Model):
 
     fork: str
     family: str
+    #: the legs ran side by side in the before trace already: not of this change, not in the totals
+    already_forked: bool = False
     #: shorter legs' serial spans, kernels and the gaps between them
     ideal_ms_per_step: Finite
     ideal_kernels_only_ms_per_step: Finite

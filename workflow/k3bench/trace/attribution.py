@@ -91,7 +91,7 @@ def _by_nodes(trace: Trace, grammar: Grammar) -> Labels:
     paths = _paths_at_creation(trace, grammar, sorted({row for row in created if row is not None}))
     table = _Table()
     of_id = [UNKNOWN if row is None else table.id(grammar.label(paths[row])) for row in created]
-    return Labels(_spread(trace, index, ids, of_id), table.labels, "nsys_nodes")
+    return Labels(_spread(trace, index, ids, of_id), table.labels, "graph_nodes")
 
 
 class _Origins:

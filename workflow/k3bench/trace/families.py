@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
@@ -35,12 +34,17 @@ _MAX_NODES = 1_000_000
 
 @dataclass(frozen=True, order=True)
 class Label:
-    """Where an operation belongs. A segment is one layer's range of one family."""
+    """Where an operation belongs. A segment is one layer's range of one family; forks may be nested."""
 
     family: str
     segment: str
-    fork: str | None = None
-    leg: str | None = None
+    #: (fork, leg) outermost first; the leg is empty where it cannot be told
+    legs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fork(self) -> str | None:
+        """The outermost fork: what is joined before anything after it."""
+        return self.legs[0][0] if self.legs else None
 
 
 class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,13 +67,13 @@ class Grammar:
     patterns: tuple[Pattern, ...] = ()
 
     def label(self, path: tuple[str, ...]) -> Label | None:
-        """The label of a range path, outermost first: the innermost family range, and the leg inside it."""
+        """The label of a range path, outermost first: the innermost family range, and the legs inside it."""
         for depth in range(len(path) - 1, -1, -1):
             found = self._family(path[depth])
             if found:
                 family, segment = found
                 legs = [m for m in map(_LEG.match, path[depth + 1 :]) if m]
-                return Label(family, segment, legs[-1]["fork"], legs[-1]["leg"]) if legs else Label(family, segment)
+                return Label(family, segment, tuple((m["fork"], m["leg"]) for m in legs))
         return None
 
     def _family(self, text: str) -> tuple[str, str] | None:
@@ -187,8 +191,3 @@ def _bounded(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise TraceError(f"cannot read: {error.strerror}", where=str(path), fix="name an existing file") from None
-
-
-def as_plain(value: Any) -> Any:
-    """A capture record as JSON-ready data, for whoever writes one."""
-    return msgspec.to_builtins(value)

@@ -19,38 +19,51 @@ _LEGS = ("main", "side")
 
 def fork_spans(trace: Trace, steps: Steps, labels: Labels, kept: Ints) -> tuple[ForkSpan, ...]:
     """One row per (family, fork) over the given steps. Instances with one leg only are no forks and do not count."""
-    forked = [i for i, label in enumerate(labels.table) if label.fork is not None and label.leg is not None]
-    if not forked or not len(kept):
+    places = sorted({(fork, x.family, x.segment) for x in labels.table for fork, leg in x.legs if leg})
+    if not places or not len(kept):
         return ()
-    instances = sorted({(labels.table[i].family, labels.table[i].fork, labels.table[i].segment) for i in forked})
-    number = np.full(len(labels.table) + 1, UNKNOWN, np.int64)
-    leg = np.zeros(len(labels.table) + 1, np.int64)
-    for i in forked:
-        label = labels.table[i]
-        number[i], leg[i] = instances.index((label.family, label.fork, label.segment)), _LEGS.index(label.leg or "main")
+    instances = {place: i for i, place in enumerate(places)}
     position = np.full(len(steps) + 1, UNKNOWN, np.int64)
     position[kept] = np.arange(len(kept))
-    instance, step = number[labels.of_op], position[steps.of_op]
-    mine = np.flatnonzero((instance >= 0) & (step >= 0))
-    if not len(mine):
+    mine, instance, leg = _memberships(labels, instances)
+    step = position[steps.of_op[mine]]
+    inside = step >= 0
+    if not inside.any():
         return ()
-    rows = _Rows(trace, mine, step[mine], instance[mine], leg[labels.of_op[mine]], len(instances))
-    kinds = sorted({(family, fork) for family, fork, _ in instances})
-    of_instance: Ints = np.array([kinds.index((family, fork)) for family, fork, _ in instances], np.int64)
+    rows = _Rows(trace, mine[inside], step[inside], instance[inside], leg[inside])
+    kinds = sorted({(family, fork) for fork, family, _ in places})
+    of_instance: Ints = np.array([kinds.index((family, fork)) for fork, family, _ in places], np.int64)
     return tuple(rows.fork(np.asarray(of_instance == k), *kinds[k], len(kept)) for k in range(len(kinds)))
+
+
+def _memberships(labels: Labels, instances: dict[tuple[str, str, str], int]) -> tuple[Ints, Ints, Ints]:
+    """(operation, fork instance, leg), one row per fork an operation is in: forks may be nested."""
+    parts = []
+    for depth in range(max(len(label.legs) for label in labels.table)):
+        instance = np.full(len(labels.table) + 1, UNKNOWN, np.int64)
+        leg = np.zeros(len(labels.table) + 1, np.int64)
+        for i, label in enumerate(labels.table):
+            if len(label.legs) > depth and label.legs[depth][1]:
+                fork, side = label.legs[depth]
+                instance[i], leg[i] = instances[fork, label.family, label.segment], _LEGS.index(side)
+        mine = np.flatnonzero(instance[labels.of_op] >= 0)
+        parts.append((mine, instance[labels.of_op[mine]], leg[labels.of_op[mine]]))
+    mine, instance, leg = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    return mine, instance, leg
 
 
 class _Rows:
     """Spans per (step, instance), computed once for all forks."""
 
-    def __init__(self, trace: Trace, mine: Ints, step: Ints, instance: Ints, leg: Ints, n_instances: int) -> None:
+    def __init__(self, trace: Trace, mine: Ints, step: Ints, instance: Ints, leg: Ints) -> None:
         start, end, lane = trace.ops.start[mine], trace.ops.end[mine], trace.ops.lane[mine]
         pair, _, self.instance = dense_pairs(step, instance)
         n = len(self.instance)
         two = pair * 2 + leg
         first, last = _bounds(two, start, end, 2 * n)
-        self.both_legs = (last.reshape(n, 2) >= 0).all(axis=1)
-        spans = np.where(self.both_legs[:, None], (last - first).reshape(n, 2), 0)
+        held: Ints = np.bincount(two, minlength=2 * n).reshape(n, 2)
+        self.both_legs: NDArray[np.bool_] = np.minimum(held[:, 0], held[:, 1]) > 0
+        spans = np.where(held > 0, (last - first).reshape(n, 2), 0)
         busy = union(two, start, end, 2 * n).total_ns(2 * n).reshape(n, 2)
         shorter = spans.argmin(axis=1)
         self.shorter_span, self.shorter_busy = spans[np.arange(n), shorter], busy[np.arange(n), shorter]
@@ -60,7 +73,7 @@ class _Rows:
         self.overlapped = swept.residency_ns()
 
     def fork(self, chosen: NDArray[np.bool_], family: str, fork: str | None, n_steps: int) -> ForkSpan:
-        mine = np.logical_and(chosen[self.instance], self.both_legs)
+        mine = chosen[self.instance] & self.both_legs
 
         def per_step(values: Ints) -> float:
             return int(values[mine].sum()) / n_steps
@@ -77,10 +90,10 @@ class _Rows:
 
 
 def _bounds(group: Ints, start: Ints, end: Ints, n: int) -> tuple[Ints, Ints]:
-    """(first start, last end) of every group; last end is -1 where a group is empty."""
+    """(first start, last end) of every group; zeros where a group is empty."""
     order = np.argsort(group, kind="stable")
     edges = np.flatnonzero(np.diff(group[order], prepend=-1))
-    first, last = np.zeros(n, np.int64), np.full(n, -1, np.int64)
+    first, last = np.zeros(n, np.int64), np.zeros(n, np.int64)
     present = group[order][edges]
     first[present] = np.minimum.reduceat(start[order], edges)
     last[present] = np.maximum.reduceat(end[order], edges)

@@ -73,7 +73,7 @@ def _bars(trace: Trace, labels: Labels, mine: Ints) -> tuple[LaneBar, ...]:
                 name=ops.short_names[ops.name[op]],
                 kind=kind_name(int(ops.kind[op])),
                 fork=label.fork if label else None,
-                leg=label.leg if label else None,
+                leg=label.legs[0][1] or None if label and label.legs else None,
             )
         )
     return tuple(bars)

@@ -40,21 +40,22 @@ class Matched:
 class _Block:
     """Consecutive nodes that are joined before the next block begins."""
 
+    #: family, segment and outermost fork, the leg left open
     label: Label | None
-    #: per node: its leg, and its kernel name where the capture knows it
-    legs: tuple[str | None, ...]
+    #: per node: its full label, and its kernel name where the capture knows it
+    full: tuple[Label | None, ...]
     names: tuple[str | None, ...]
 
-    def leg_of(self, name: str) -> str | None:
-        """The leg, where the block has one only or the kernel's name is in one only."""
-        fitting = {leg for leg, n in zip(self.legs, self.names, strict=True) if n is None or _fits(n, name)}
-        return fitting.pop() if len(fitting) == 1 else None
+    def of(self, name: str) -> Label | None:
+        """The full label, where the block has one only or the kernel's name has one only."""
+        fitting = {full for full, n in zip(self.full, self.names, strict=True) if n is None or _fits(n, name)}
+        return fitting.pop() if len(fitting) == 1 else self.label
 
 
 def match_by_order(trace: Trace, steps: Steps, graph: int, captured: CapturedGraph, grammar: Grammar) -> Matched:
     """Label the complete steps of one graph. Raises `TraceError` with a count where that cannot be done surely."""
     blocks = _blocks(captured, grammar)
-    block_of = np.repeat(np.arange(len(blocks)), [len(b.legs) for b in blocks])
+    block_of = np.repeat(np.arange(len(blocks)), [len(b.full) for b in blocks])
     chosen = np.flatnonzero((steps.graph == graph) & ~steps.incomplete)
     by_time, by_lane = _orders(trace.ops, steps, chosen, len(block_of))
     position = np.empty(len(trace.ops), np.int64)
@@ -68,8 +69,10 @@ def match_by_order(trace: Trace, steps: Steps, graph: int, captured: CapturedGra
             fix=_FIX,
         )
     operations = by_lane.ravel()
-    labels = [_label(blocks[b], trace.ops.names[n]) for b, n in _pairs(position, trace.ops, operations)]
-    unsure = sum(label is not None and label.fork is not None and label.leg is None for label in labels)
+    pairs = _pairs(position, trace.ops, operations)
+    known = {pair: blocks[pair[0]].of(trace.ops.names[pair[1]]) for pair in set(pairs)}
+    labels = [known[pair] for pair in pairs]
+    unsure = sum(label is not None and any(not leg for _, leg in label.legs) for label in labels)
     return Matched(operations, labels, unsure // max(len(chosen), 1))
 
 
@@ -77,21 +80,19 @@ def _pairs(position: Ints, ops: Ops, operations: Ints) -> list[tuple[int, int]]:
     return list(zip(position[operations].tolist(), ops.name[operations].tolist(), strict=True))
 
 
-def _label(block: _Block, name: str) -> Label | None:
-    if block.label is None or block.label.fork is None:
-        return block.label
-    return replace(block.label, leg=block.leg_of(name))
-
-
 def _blocks(captured: CapturedGraph, grammar: Grammar) -> list[_Block]:
     paths, nodes = captured.paths(), captured.nodes
     entries = [(grammar.label(paths[i]), nodes[i].name if nodes else None) for i in captured.device_nodes()]
     blocks = []
-    for key, group in groupby(entries, key=lambda e: None if e[0] is None else replace(e[0], leg=None)):
+    for key, group in groupby(entries, key=lambda e: _open_leg(e[0])):
         members = list(group)
-        legs = tuple(None if label is None else label.leg for label, _ in members)
-        blocks.append(_Block(key, legs, tuple(name for _, name in members)))
+        blocks.append(_Block(key, tuple(label for label, _ in members), tuple(name for _, name in members)))
     return blocks
+
+
+def _open_leg(label: Label | None) -> Label | None:
+    """The label up to the outermost fork, without saying which leg."""
+    return label if label is None or label.fork is None else replace(label, legs=((label.fork, ""),))
 
 
 def _orders(ops: Ops, steps: Steps, chosen: Ints, width: int) -> tuple[Ints, Ints]:
@@ -129,8 +130,8 @@ def _misnamed(ops: Ops, by_time: Ints, blocks: list[_Block]) -> int:
     """Operations whose name is none of their block's, where the capture knows names."""
     at, count = 0, 0
     for block in blocks:
-        names = [ops.names[n] for n in ops.name[by_time[0, at : at + len(block.legs)]].tolist()] if len(by_time) else []
-        at += len(block.legs)
+        names = [ops.names[n] for n in ops.name[by_time[0, at : at + len(block.full)]].tolist()] if len(by_time) else []
+        at += len(block.full)
         if any(n is None for n in block.names):
             continue
         count += sum(not any(_fits(n or "", name) for n in block.names) for name in names)

@@ -18,7 +18,7 @@ from k3bench.trace.readers import files
 
 _PIECE = 8 * 1024 * 1024
 _BOUNDARIES = (b"},\n  {", b"}, {", b"},{", b"},\n{")
-_FIX = "export the trace again and copy the whole file; a profiler that was killed leaves half a file"
+EXPORT_WHOLE = "export the trace again and copy the whole file; a profiler that was killed leaves half a file"
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
@@ -148,7 +148,7 @@ def _decoded_whole(content: bytes, events: Collector, where: str) -> Document:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         cut_off = "truncated" in str(error)
         what = "the JSON is cut off" if cut_off else f"this JSON is no trace: {error}"
-        raise TraceError(what, where=where, fix=_FIX) from None
+        raise TraceError(what, where=where, fix=EXPORT_WHOLE) from None
     if document.trace_events:
         events.add(document.trace_events)
         document.trace_events = []

@@ -1,0 +1,84 @@
+"""One layer of each family as lanes, before above after. In: lane pictures of a residency record. Out: an SVG or PNG.
+
+Out of scope: choosing the layer (`trace/pictures.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from k3bench.records.residency import LaneBar, LanePicture
+
+#: lightness differs, so the legs are told apart without colour too
+_COLOURS = {"main": "#1f5a8a", "side": "#e39b34", None: "#9aa4ad"}
+_US_PER_NS = 1e-3
+_ROW_HEIGHT = 0.8
+_SHOWN_NAME_SHARE = 0.09
+
+
+def draw(before: Sequence[LanePicture], after: Sequence[LanePicture], path: Path, *, title: str = "") -> None:
+    """One row of panels a family; both arms on the same time axis."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    families = sorted({p.family for p in (*before, *after)})
+    if not families:
+        raise ValueError("no lane picture to draw")
+    with pyplot.rc_context({"svg.hashsalt": "k3bench", "svg.fonttype": "path", "font.size": 8}):
+        figure, axes = pyplot.subplots(len(families), 2, figsize=(9, 1.1 + 1.25 * len(families)), squeeze=False)
+        for row, family in zip(axes, families, strict=True):
+            _family(row, family, [_of(before, family), _of(after, family)])
+        _legend(figure, title)
+        figure.tight_layout(rect=(0, 0, 1, 0.93))
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, metadata=metadata, dpi=150)
+        pyplot.close(figure)
+
+
+def _of(pictures: Sequence[LanePicture], family: str) -> LanePicture | None:
+    return next((p for p in pictures if p.family == family), None)
+
+
+def _family(row: Any, family: str, pictures: list[LanePicture | None]) -> None:
+    span = max((b.end_ns for p in pictures if p for b in p.bars), default=1)
+    lanes = max((b.row + 1 for p in pictures if p for b in p.bars), default=1)
+    for axis, picture, arm in zip(row, pictures, ("before", "after"), strict=True):
+        axis.set_title(f"{family} {arm}" + (f" ({picture.segment})" if picture else ""), loc="left", fontsize=8)
+        axis.set_xlim(0, span * _US_PER_NS * 1.02)
+        axis.set_ylim(lanes - 0.4, -0.6)
+        axis.set_yticks(range(lanes))
+        axis.set_yticklabels([f"lane {i + 1}" for i in range(lanes)])
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xlabel("µs")
+        if picture is None:
+            axis.text(0.5, 0.5, "no trace", transform=axis.transAxes, ha="center", va="center")
+        for bar in picture.bars if picture else ():
+            _bar(axis, bar, span)
+
+
+def _bar(axis: Any, bar: LaneBar, span: int) -> None:
+    width = (bar.end_ns - bar.start_ns) * _US_PER_NS
+    left = bar.start_ns * _US_PER_NS
+    hatch = None if bar.kind == "kernel" else "////"
+    axis.barh(bar.row, width, left=left, height=_ROW_HEIGHT, color=_colour(bar), edgecolor="white", lw=0.4, hatch=hatch)
+    if bar.end_ns - bar.start_ns > _SHOWN_NAME_SHARE * span:
+        shown = bar.name[: max(3, int(60 * (bar.end_ns - bar.start_ns) / span))]
+        axis.text(left + width / 2, bar.row, shown, ha="center", va="center", color="white", fontsize=5.5, clip_on=True)
+
+
+def _colour(bar: LaneBar) -> str:
+    return _COLOURS.get(bar.leg, _COLOURS[None])
+
+
+def _legend(figure: Any, title: str) -> None:
+    from matplotlib.patches import Patch
+
+    names = {"main": "main leg", "side": "side leg", None: "outside forks"}
+    handles = [Patch(color=colour, label=names[leg]) for leg, colour in _COLOURS.items()]
+    figure.legend(handles=handles, loc="upper right", ncol=3, frameon=False, fontsize=7)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
