@@ -80,8 +80,11 @@ def percent(at: At, decimals: int = 2) -> str:
 
 
 def share(at: At, decimals: int = 0) -> str:
-    """A share between 0 and 1 (or a small log-ratio) as percent."""
-    return DASH if at.raw is None else value(f"{100 * at.raw:.{decimals}f}", at.path)
+    """A share between 0 and 1 (or a small log-ratio) as percent; a share too small to show is not shown as none."""
+    if at.raw is None:
+        return DASH
+    text = f"{100 * at.raw:.{decimals}f}"
+    return value("< 1" if at.raw > 0 and decimals == 0 and text == "0" else text, at.path)
 
 
 def short(at: At) -> str:

@@ -117,18 +117,25 @@ def _witness(at: At) -> str:
 
 
 def _restated(found: At) -> list[str]:
-    lines: dict[tuple[str, str, int | None], str] = {}
+    """A line for each pair of metrics: an identity once, a near restatement with its r² at each level."""
+    groups: dict[tuple[str, str, str], list[At]] = {}
     for row in found.restatements:
-        one, other = label(row.metric.raw), label(row.of.raw)
-        text = f"{bold('not independent:')} {one} restates {other}"
-        if row.kind.raw == "exact_ratio" and row.factor:
-            text += f" ({one} = {fixed(row.factor, 3)} × {other})"
-        elif row.kind.raw == "exact_product" and row.factor:
-            text += f" ({one} × {other} = {fixed(row.factor, 3)})"
-        elif row.r2:
-            text += f" (r² = {fixed(row.r2, 3)}" + (f" at c={count(row.concurrency)})" if row.concurrency else ")")
-        lines.setdefault((row.metric.raw, row.of.raw, row.concurrency.raw), text)
-    return list(lines.values())
+        groups.setdefault((row.metric.raw, row.of.raw, row.kind.raw), []).append(row)
+    return [f"{bold('not independent:')} {_restatement(rows)}" for rows in groups.values()]
+
+
+def _restatement(rows: list[At]) -> str:
+    first = rows[0]
+    one, other = label(first.metric.raw), label(first.of.raw)
+    text = f"{one} restates {other}"
+    if first.kind.raw == "exact_ratio" and first.factor:
+        return f"{text} ({one} = {fixed(first.factor, 3)} × {other})"
+    if first.kind.raw == "exact_product" and first.factor:
+        return f"{text} ({one} × {other} = {fixed(first.factor, 3)})"
+    shown = [
+        fixed(row.r2, 3) + (f" at c={count(row.concurrency)}" if row.concurrency else "") for row in rows if row.r2
+    ]
+    return f"{text} (r² = {', '.join(shown)})" if shown else text
 
 
 def _correlated(found: At) -> list[str]:

@@ -142,13 +142,18 @@ def _every_level(record: At) -> list[Block]:
             interval(level.own_ci95),
             p_number(level.order_p),
             p_number(level.sign_flip_p),
+            f"{delta(level.before_moved_pct)} / {delta(level.after_moved_pct)}",
         )
         for row in record.observations
         for level in row.levels
     ]
     unit = record.metric_unit.raw
     titles = ("observation", "c", "pairs", f"before [{unit}]", f"after [{unit}]", "delta [%]", "95 % CI [%]")
-    return _table((*titles, "with floor [%]", "p of order", "p of sign flips"), rows, left=1)
+    return _table(
+        (*titles, "with floor [%]", "p of order", "p of sign flips", "before / after against the others [%]"),
+        rows,
+        left=1,
+    )
 
 
 def _every_run(record: At) -> list[Block]:

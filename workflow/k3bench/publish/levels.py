@@ -13,7 +13,6 @@ from k3bench.publish.cite import (
     fixed,
     interval,
     ms,
-    p_number,
     p_value,
     percent,
     share,
@@ -115,13 +114,22 @@ def _flags(record: At) -> list[Block]:
     for flag in sorted(where):
         at = f" (c = {', '.join(where[flag])})" if 0 < len(where[flag]) < n_levels else ""
         lines.append(f"{code(flag)}{at}: {FLAG[flag]}.")  # type: ignore[index]
+    lines += [_without(level) for level in record.levels if level.without_outliers]
     return [Bullets(tuple(lines))] if lines else []
+
+
+def _without(level: At) -> str:
+    found = level.without_outliers
+    return (
+        f"c={count(level.concurrency)} without its {count(found.n_flagged)} flagged pairs: {WORD[found.word.raw]}, "
+        f"{delta(found.delta_pct)} % (95 % CI {interval(found.ci95)} %)"
+    )
 
 
 def observation_blocks(record: At) -> tuple[Block, ...]:
     """Every planned observation as a row at the primary level, present or not, then agreement over all of them."""
     level = primary(record)
-    return (_observation_table(record, level), *_moved(record, level), *_agreement(record, level))
+    return (_observation_table(record, level), *_agreement(record, level), *_moved(record, level))
 
 
 def _observation_table(record: At, level: At) -> Table:
@@ -135,7 +143,7 @@ def _observation_table(record: At, level: At) -> Table:
 def _observation_row(row: At, level: At) -> tuple[str, ...]:
     name = code(row.observation.raw) + (" (zero change)" if row.zero_change.raw else "")
     status = row.status.raw + (f": {words(row.reason)}" if row.reason else "")
-    order = " ".join(row.order.raw) or DASH
+    order = _orders(row.order.raw)
     head = (name, status, words(row.rack), words(row.build_pair), words(row.job), order)
     found = at_level(row, level.concurrency.raw)
     if found is None:
@@ -152,12 +160,20 @@ def _observation_row(row: At, level: At) -> tuple[str, ...]:
     )
 
 
+def _orders(orders: tuple[str, ...]) -> str:
+    """Block orders two by two, so that a narrow column breaks between pairs of them."""
+    return " ".join("\u00a0".join(orders[i : i + 2]) for i in range(0, len(orders), 2)) or DASH
+
+
 def at_level(row: At, concurrency: int) -> At | None:
     """An observation's result at one level, or None where it has none."""
     return next((found for found in row.levels if found.concurrency.raw == concurrency), None)
 
 
 def _moved(record: At, level: At) -> list[Block]:
+    """Which side of an observation stands apart: worth a line only where the observations do not agree."""
+    if level.agreement.word.raw in ("agree", "not_testable"):
+        return []
     lines = []
     for row in record.observations:
         found = None if row.zero_change.raw else at_level(row, level.concurrency.raw)
@@ -199,8 +215,3 @@ def _next_rack(level: At) -> list[Block]:
             f"rack between {delta(found.pi95.low_pct)} and {delta(found.pi95.high_pct)} %; the change {claim}."
         )
     ]
-
-
-def order_check(found: At) -> str:
-    """The p of the order test, for the details."""
-    return p_number(found.order_p)

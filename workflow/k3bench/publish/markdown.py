@@ -49,8 +49,7 @@ def pull_request(document: Document, *, limit: int = MAX_CHARS) -> str:
 
 def mlflow_note(document: Document, *, limit: int) -> str:
     """The visible parts for MLflow's description, which drops `<details>`; parts that do not fit are left out whole."""
-    title = f"# {_inline(document.title)}\n"
-    kept = title
+    kept = f"**{_inline(document.title)}**\n"
     for part in document.parts:
         text = _part(part, "mlflow")
         if len(kept) + len(text) > limit:

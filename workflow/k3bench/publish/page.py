@@ -107,7 +107,7 @@ def _inline(record: Comparison, line: str) -> str:
 
 
 def _token(record: Comparison, token: Token) -> str:
-    text = html.escape(token.text)
+    text = html.escape(token.text.replace(" %", "\u00a0%"))
     match token.kind:
         case "bold":
             return f"<strong>{text}</strong>"

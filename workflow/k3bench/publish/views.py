@@ -69,11 +69,11 @@ def views(record: Comparison) -> Iterator[tuple[str, str, dict[str, Any]]]:
         **_state(f"tags.study = '{name}' and tags.state = 'current'", ["tags.`arm`", "tags.`obs`"]),
         "groupBy": {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": "arm"}]},
         "compareRunSections": [
-            {"uuid": "k3-speed", "name": "Time against concurrency", "display": True, "isReordered": False},
-            {"uuid": "k3-overlap", "name": "Overlap", "display": True, "isReordered": False},
+            {"uuid": section, "name": title, "display": True, "isReordered": False}
+            for section, title, _ in _sections(record)
         ],
         "isAccordionReordered": True,
-        "compareRunCharts": list(_charts()),
+        "compareRunCharts": list(_charts(record)),
     }  # fmt: skip
     yield f"{name}-verdicts", f"{name}: verdicts", _state(
         f"tags.study = '{name}'",
@@ -99,14 +99,24 @@ def _state(search: str, columns: list[str]) -> dict[str, Any]:
     }
 
 
-def _charts() -> Iterator[dict[str, Any]]:
-    for section, metric in (
-        ("k3-speed", "rel/tpot_pct"),
-        ("k3-speed", "latency/tpot_median_ms"),
-        ("k3-speed", "throughput/output_tok_s"),
-        ("k3-overlap", "overlap/kda_residency_ms"),
-        ("k3-overlap", "overlap/mla_residency_ms"),
-    ):
+def _sections(record: Comparison) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """(id, title, metrics) of each section; one without numbers is left out."""
+    yield "k3-speed", "Against concurrency", ("rel/tpot_pct", "latency/tpot_median_ms", "throughput/output_tok_s")
+    if record.mechanism and record.kind == "measured":
+        families = sorted({f.family.lower() for f in record.mechanism.families})
+        yield "k3-overlap", "Overlap", tuple(f"overlap/{family}_residency_ms" for family in families)
+
+
+def _range(record: Comparison, metric: str) -> dict[str, float]:
+    """Grouped charts begin at 0, where an effect of a few percent cannot be seen."""
+    values = [run.value for run in record.runs if run.value is not None]
+    if metric != "latency/tpot_median_ms" or not values:
+        return {}
+    return {"yMin": 0.97 * min(values), "yMax": 1.03 * max(values)}
+
+
+def _charts(record: Comparison) -> Iterator[dict[str, Any]]:
+    for section, metric in ((section, metric) for section, _, metrics in _sections(record) for metric in metrics):
         yield {
             "type": "LINE",
             "uuid": f"k3-{metric.replace('/', '-')}",
@@ -127,7 +137,7 @@ def _charts() -> Iterator[dict[str, Any]]:
             "displayOriginalLine": True,
             "yAxisKey": "metric",
             "yAxisExpressions": [],
-            "range": {},
+            "range": _range(record, metric),
         }
 
 
