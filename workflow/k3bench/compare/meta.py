@@ -92,7 +92,7 @@ def meta_line(effects: Floats, variances: Floats, method: str, test: str) -> Met
         estimate,
         se,
         (estimate - crit * se, estimate + crit * se),
-        float(2 * law.sf(abs(estimate) / se)),
+        float(2 * law.sf(abs(estimate) / se)) if se > 0 else float(estimate == 0),
         q,
         float(stats.chi2.sf(q, k - 1)),
         tau2,

@@ -34,10 +34,13 @@ def bands(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:
         "t_band_1v1_log": lone,
         "t_band_1v1_pct_high": pct_from_log(lone),
         "t_band_1v1_pct_low": pct_from_log(-lone),
-        "false_positive_rate": noise.range_exceeded_p(len(runs)),
-        "tolerance_factor": noise.tolerance_factor(len(runs)),
-        "range_multiplier": noise.range_multiplier(len(runs)),
     }
+    costly = {
+        "false_positive_rate": noise.range_exceeded_p,
+        "tolerance_factor": noise.tolerance_factor,
+        "range_multiplier": noise.range_multiplier,
+    }
+    tree |= {name: compute(len(runs)) for name, compute in costly.items() if name in asked}
     for key in asked:
         if means := re.fullmatch(r"t_band_mean(\d+)v(\d+)_log", key):
             tree[key] = noise.lone_pair_band(runs, int(means[1]), int(means[2]))

@@ -36,27 +36,31 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
 
 
 def answer(tree: Tree, asked: Mapping[str, Any]) -> Tree:
-    """For every name asked for, our number of that name or of a synonym; names we do not know are left out."""
+    """For every name asked for, our number of that name or of a synonym; names we do not know are left out.
+
+    A group whose name we do not know is answered from the trunk: its own names then decide.
+    """
     found: Tree = {}
     for name, value in asked.items():
-        branch = _find(tree, str(name))
-        if isinstance(value, Mapping) and isinstance(branch, Mapping):
-            branch = answer({**tree, **branch}, value)
+        branch = _find(tree, str(name).lower())
+        if isinstance(value, Mapping):
+            branch = answer({**tree, **branch} if isinstance(branch, Mapping) else tree, value)
         if branch is not None:
             found[str(name)] = branch
     return found
 
 
 def _find(tree: Tree, name: str) -> Any:
-    if name in tree:
-        return tree[name]
+    lowered = {key.lower(): key for key in tree}
+    if name in lowered:
+        return tree[lowered[name]]
     for ours, others in _SYNONYMS.items():
         if name in others and ours in tree:
             return tree[ours]
     for pattern, branch in _BRANCHES:
-        match = re.search(rf"(?:^|_)(?:{pattern})(?:_|$)", name)
-        if match:
-            rest = (name[: match.start()] + "_" + name[match.end() :]).strip("_")
+        word = rf"(?:(?<=_)|^)(?:{pattern})(?=_|$)"
+        if re.search(word, name):
+            rest = re.sub(r"_+", "_", re.sub(word, "", name)).strip("_")
             inside = tree if not branch else tree.get(branch)
             return None if inside is None else (_find(inside, rest) if rest else inside)
     return None

@@ -83,7 +83,7 @@ def verdict(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:
         "k": int(usable.sum()),
     }
     tree |= {"delta_pct": [pct_from_log(float(m)) for m in each.plain.mean]}
-    if len(usable) >= 2 and np.isfinite(each.plain.variance).all():
+    if len(usable) >= 2 and (each.plain.variance > 0).all():
         tree |= _other_peoples_lines(pairs, each.plain)
     return answer(tree, asked)
 
