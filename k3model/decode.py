@@ -94,10 +94,15 @@ class K3:
         self.output_attn_res.prepare()
 
     def graph_pool(self) -> Any:
-        """One memory pool for all captured steps: they never run at the same time, and results leave by copies."""
-        if self._graph_pool is None:
-            self._graph_pool = torch.cuda.graph_pool_handle()
-        return self._graph_pool
+        """One memory pool for all captured steps: they never run at the same time, and results leave by copies.
+
+        A pool whose last graph is gone cannot be captured into again, so an empty graph keeps it for the model's life.
+        """
+        if self._pool_keeper is None:
+            self._pool_keeper = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._pool_keeper):
+                torch.zeros(1, device=self.device)
+        return self._pool_keeper.pool()
 
     def step(self, tokens: torch.Tensor, rows: Rows, forks: Forks, ranges: Ranges = no_ranges) -> torch.Tensor:
         """One token [B] a row at `rows.positions` -> logits [B, vocab]; caches move on. No host decision inside."""
