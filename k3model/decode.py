@@ -73,7 +73,7 @@ class K3:
         self._build(self.weights)
         self.caches = Caches(config, max_batch, context, device, dtype)
         self.side_stream = side_stream(device)
-        self._graph_pool: Any = None
+        self._pool_keeper: torch.cuda.CUDAGraph | None = None
         self.mixes: tuple[int, ...] = ()  # candidates of every AttnRes mix in the last pass
         fill(self.weights.parts, seed, whole=self.collectives.real)
         self.prepare()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -72,12 +73,12 @@ def _version(name: str) -> str:
 
 
 def _git_state() -> tuple[str | None, bool | None]:
-    """Commit and dirtiness of the checkout that k3model lies in; (None, None) outside one."""
+    """Commit and dirtiness of the checkout that k3model lies in; a copy without one may carry `K3BENCH_COMMIT`."""
     try:
         commit = _git("rev-parse", "HEAD").strip()
         return commit, bool(_git("status", "--porcelain", "--untracked-files=no").strip())
     except (OSError, subprocess.SubprocessError):
-        return None, None
+        return os.environ.get("K3BENCH_COMMIT"), None
 
 
 def _git(*words: str) -> str:
