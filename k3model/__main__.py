@@ -89,6 +89,12 @@ def _print_tokens(config: K3Config, arguments: argparse.Namespace) -> None:
     device = join_ranks(arguments.device) if distributed else arguments.device
     context = arguments.context or arguments.prompt + arguments.tokens
     model = build(config, device=device, seed=arguments.seed, max_batch=arguments.batch, context=context)
+    if model.collectives.kind == "absent":
+        print(
+            f"note: {config.name} is one rank of {config.tp_size}, its peers are absent: sums are partial, "
+            "tokens are exercise only",
+            file=sys.stderr,
+        )
     session = Decode(model, chosen, arguments.batch)
     model.caches.check(arguments.batch, arguments.prompt + arguments.tokens)
     generator = torch.Generator().manual_seed(arguments.seed)

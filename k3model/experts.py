@@ -93,7 +93,7 @@ class ExpertBank:
 
     def seeded(self, z: torch.Tensor, mix: torch.Tensor, groups: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
         """z [n, L], one weight a row, hits grouped by expert in advance -> wide [n, L]."""
-        total = torch.empty_like(z, dtype=mix.dtype)
+        total = torch.empty_like(z)
         for expert, rows in groups:
-            total.index_copy_(0, rows, wide(self._expert(z.index_select(0, rows), expert)))
-        return total * mix.unsqueeze(-1)
+            total.index_copy_(0, rows, self._expert(z.index_select(0, rows), expert))
+        return wide(total * mix.unsqueeze(-1))

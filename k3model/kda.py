@@ -126,7 +126,7 @@ class KDA:
 
     def _log_decay(self, raw: torch.Tensor) -> torch.Tensor:
         """g = L sigmoid(exp(A_log) (f + dt_bias)) in (L, 0), per key channel -> [..., h, D]."""
-        f = wide(raw).unflatten(-1, (self.h, self.D))
+        f = raw.unflatten(-1, (self.h, self.D))
         return torch.addcmul(self.rate_bias, f, self.rate).sigmoid_().mul_(self.config.gate_lower_bound)
 
     def _gated_norm(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:

@@ -21,11 +21,17 @@ def byte_table(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor([[values[b & 15], values[b >> 4]] for b in range(256)], device=device, dtype=dtype)
 
 
+@cache
+def scale_table(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """[256, 1]: the power of two a scale byte stands for."""
+    return torch.tensor([[2.0 ** (s - 127)] for s in range(255)] + [[float("nan")]], device=device, dtype=dtype)
+
+
 def dequantise(packed: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """packed [..., out, in/2] and scale [..., out, in/32], both bytes -> [..., out, in]. Exact in bfloat16."""
     values = F.embedding(packed.int(), byte_table(packed.device, dtype)).flatten(-2)
-    factors = torch.exp2(scale.float() - 127).to(dtype)
-    return (values.unflatten(-1, (-1, GROUP)) * factors.unsqueeze(-1)).flatten(-2)
+    factors = F.embedding(scale.int(), scale_table(scale.device, dtype))
+    return (values.unflatten(-1, (-1, GROUP)) * factors).flatten(-2)
 
 
 def quantise(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
