@@ -7,15 +7,21 @@ The campaigns kept in results/recorded/ are compared and published beside the re
 
 from pathlib import Path
 
-from k3bench.plan import make_plan, spec_digests
+from k3bench.plan import make_plan, spec_digests, verified
 from k3bench.recipe import load_recipe
-from k3bench.store import recorded_campaigns
+from k3bench.store import recorded_campaigns, summaries
 
 RECIPE = config.get("recipe", "recipes/laptop.yaml")
 PLAN = make_plan(load_recipe(Path(RECIPE)))
 NAME = PLAN.recipe.name
 ALLOCATIONS = spec_digests(PLAN)
 FOLDERS = {**recorded_campaigns(Path("results/recorded")), NAME: f"results/{NAME}"}
+RECORDS = {campaign: summaries(Path(folder)) for campaign, folder in FOLDERS.items()}
+RECORDS[NAME] = [
+    f"results/{NAME}/plan.json",
+    *(f"results/{NAME}/observations/{obs}/{name}.json" for obs, name in ALLOCATIONS),
+    *(f"results/{NAME}/observations/{obs}/equivalence.json" for obs in verified(PLAN)),
+]
 
 
 rule all:
@@ -28,6 +34,7 @@ rule all:
 include: "workflow/rules/plan.smk"
 include: "workflow/rules/build.smk"
 include: "workflow/rules/measure.smk"
+include: "workflow/rules/verify.smk"
 include: "workflow/rules/compare.smk"
 include: "workflow/rules/publish.smk"
 

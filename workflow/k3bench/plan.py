@@ -107,6 +107,11 @@ def spec_digests(plan: Plan) -> dict[tuple[str, str], str]:
     }
 
 
+def verified(plan: Plan) -> list[str]:
+    """The observations whose builds are probed for sameness: a change is claimed there, and its bits can be had."""
+    return [o.id for o in plan.observations if plan.recipe.engine.name == "k3model" and not o.zero_change]
+
+
 def describe(plan: Plan) -> str:
     """The plan as a table in submission order, with its totals."""
     recipe, table = plan.recipe, rows(plan)

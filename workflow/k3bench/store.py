@@ -177,3 +177,8 @@ def recorded_campaigns(root: Path) -> dict[str, str]:
     """Name -> folder of every campaign kept under `results/recorded/`: those that hold a plan or reported figures."""
     found = sorted(p for name in ("plan.json", "reported.json") for p in root.glob(f"*/{name}"))
     return {p.parent.name: p.parent.as_posix() for p in found}
+
+
+def summaries(root: Path) -> list[str]:
+    """The files of a campaign folder that compare begins with: plan or reported figures, and what each observation has."""
+    return sorted(p.as_posix() for pattern in ("*.json", "observations/*/*.json") for p in root.glob(pattern))

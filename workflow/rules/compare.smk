@@ -3,16 +3,7 @@
 
 rule compare:
     input:
-        plan=lambda w: (
-            []
-            if FOLDERS[w.campaign] != f"results/{NAME}"
-            else f"results/{NAME}/plan.json"
-        ),
-        allocations=lambda w: (
-            [f"results/{NAME}/observations/{obs}/{a}.json" for obs, a in ALLOCATIONS]
-            if w.campaign == NAME
-            else sorted(Path(FOLDERS[w.campaign]).glob("*.json"))
-        ),
+        lambda w: RECORDS[w.campaign],
     output:
         "results/{campaign}/comparison.json",
     log:

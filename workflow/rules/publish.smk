@@ -14,8 +14,6 @@ rule publish:
         "results/{campaign}/logs/publish.log",
     conda:
         "../../environment.yml"
-    params:
-        folder=lambda w: FOLDERS[w.campaign],
     shell:
         "k3bench publish {input:q} > {log:q} 2>&1"
 

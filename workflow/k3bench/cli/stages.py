@@ -1,71 +1,16 @@
-"""The command line: one verb per stage, and `run`, which does them all. Each verb reads files and writes files.
-
-Nothing here computes: every verb is a few lines around the room of its name, imported when it is called.
-"""
+"""The verbs of the stages: run, plan, build, measure, verify, trace, compare, publish, track."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from k3bench.errors import K3Error, RecordError
-
-DESCRIPTION = "Is this change to Kimi K3 decode really faster, by how much, where, and why?"
-EXAMPLES = """examples:
-  k3bench run                                  the laptop campaign, from recipe to report
-  k3bench run recipes/simulated.yaml           a campaign whose answer is known
-  k3bench plan recipes/laptop.yaml             what would run where, in which order, for how long
-  k3bench show results/laptop                  the verdict of a finished campaign
-"""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Returns the exit code: 0 done, 1 an answer that says no, 2 a refusal."""
-    parser = _parser()
-    args = parser.parse_args(argv)
-    try:
-        return int(args.run(args) or 0)
-    except K3Error as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        print("stopped; what is measured is kept, the same command goes on from here", file=sys.stderr)
-        return 130
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="k3bench", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    verbs = parser.add_subparsers(metavar="verb", required=True)
-    for add in (_add_run, _add_test, _add_plan, _add_build, _add_measure, _add_compare, _add_publish, _add_track):
-        add(verbs)
-    for add in (_add_show, _add_import, _add_schemas):
-        add(verbs)
-    return parser
-
-
-Verbs = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def _verb(verbs: Verbs, name: str, help_: str, *examples: str) -> argparse.ArgumentParser:
-    return verbs.add_parser(
-        name,
-        help=help_,
-        description=help_,
-        epilog="examples:\n" + "\n".join(f"  {e}" for e in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+from k3bench.cli.verb import Verbs, add_verb
+from k3bench.errors import RecordError
 
 
 def _add_run(verbs: Verbs) -> None:
-    verb = _verb(
+    verb = add_verb(
         verbs,
         "run",
         "Measure a recipe from plan to report; started again, it goes on where it stopped.",
@@ -86,28 +31,8 @@ def _run(args: argparse.Namespace) -> int:
     return run_campaign(args.recipe, profile=args.profile, dry_run=args.dry_run, rest=tuple(args.rest))
 
 
-def _add_test(verbs: Verbs) -> None:
-    verb = _verb(
-        verbs,
-        "test",
-        "Run the project's tests.",
-        "k3bench test",
-        "k3bench test --all",
-        "k3bench test tests/k3bench/compare -x",
-    )
-    verb.add_argument("--all", action="store_true", help="also the long fault and soak lists")
-    verb.add_argument("rest", nargs=argparse.REMAINDER, help="arguments for pytest")
-    verb.set_defaults(run=_test)
-
-
-def _test(args: argparse.Namespace) -> int:
-    from k3bench.head import run_tests
-
-    return run_tests(everything=args.all, rest=tuple(args.rest))
-
-
 def _add_plan(verbs: Verbs) -> None:
-    verb = _verb(
+    verb = add_verb(
         verbs,
         "plan",
         "Resolve a recipe into a plan: what runs where, in which drawn order, for how long.",
@@ -132,7 +57,7 @@ def _plan(args: argparse.Namespace) -> None:
 
 
 def _add_build(verbs: Verbs) -> None:
-    verb = _verb(
+    verb = add_verb(
         verbs,
         "build",
         "Make one arm of a build pair runnable and record what it is.",
@@ -158,7 +83,7 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _add_measure(verbs: Verbs) -> None:
-    verb = _verb(
+    verb = add_verb(
         verbs,
         "measure",
         "Measure one allocation exactly once: submit it, adopt it if it runs already, or take what is finished.",
@@ -196,7 +121,7 @@ def _build_missing(plan_path: Path) -> None:
 
 
 def _add_compare(verbs: Verbs) -> None:
-    verb = _verb(
+    verb = add_verb(
         verbs,
         "compare",
         "Compare all planned observations of a campaign and give the verdict, as a record.",
@@ -210,6 +135,7 @@ def _add_compare(verbs: Verbs) -> None:
 
 def _compare(args: argparse.Namespace) -> None:
     from k3bench.compare.campaign import campaign, noise_record
+    from k3bench.compare.reported import reported_comparison
     from k3bench.evidence import Evidence, read_evidence, read_noise
     from k3bench.store import CampaignFolder, write_record
 
@@ -222,35 +148,52 @@ def _compare(args: argparse.Namespace) -> None:
         if noise is not None:
             write_record(CampaignFolder(args.out.parent).noise, noise)
     else:
-        from k3bench.compare.published import published
-
-        comparison = published(found)
+        comparison = reported_comparison(found)
     write_record(args.out, comparison)
     print(f"{comparison.campaign}: {comparison.headline.word}")
 
 
 def _add_publish(verbs: Verbs) -> None:
-    verb = _verb(
+    verb = add_verb(
         verbs,
         "publish",
         "Write the pull-request section, the page and the figures of a comparison.",
         "k3bench publish results/laptop/comparison.json",
+        "k3bench publish results/laptop/comparison.json --into ../pr-description.md",
+        "k3bench publish results/laptop/comparison.json --records results/laptop --check",
     )
     verb.add_argument("comparison", type=Path)
     verb.add_argument("--out", type=Path, help="default: report/ beside the comparison")
+    verb.add_argument("--records", type=Path, help="the campaign's folder; default: the comparison's")
+    verb.add_argument("--into", type=Path, metavar="FILE.md", help="put the section into a file")
+    verb.add_argument("--check", action="store_true", help="list what MLflow holds differently; exit 1 if any")
+    verb.add_argument("--rebuild", action="store_true", help="make the MLflow database anew from all records")
     verb.set_defaults(run=_publish)
 
 
-def _publish(args: argparse.Namespace) -> None:
-    from k3bench.publish.stage import publish
+def _publish(args: argparse.Namespace) -> int:
+    from k3bench.publish import stage, track
+    from k3bench.records.comparison import Comparison
+    from k3bench.store import read_record
 
-    out = args.out or args.comparison.parent / "report"
-    for name in sorted(publish(args.comparison, out=out).files):
-        print(out / name)
+    if args.check:
+        found = track.check(args.comparison, records=args.records or args.comparison.parent)
+        print("\n".join(found) or "MLflow holds what the records hold")
+        return 1 if found else 0
+    if args.rebuild:
+        print(f"{len(track.rebuild(args.comparison.parent.parent))} campaigns in a new database")
+    elif args.into:
+        changed = stage.put_into(args.into, read_record(args.comparison, Comparison))
+        print(f"{args.into}: {'section written' if changed else 'unchanged'}")
+    else:
+        out = args.out or args.comparison.parent / "report"
+        for name in sorted(stage.publish(args.comparison, out=out).files):
+            print(out / name)
+    return 0
 
 
 def _add_track(verbs: Verbs) -> None:
-    verb = _verb(
+    verb = add_verb(
         verbs,
         "track",
         "Bring MLflow in line with the records; doing it twice changes nothing.",
@@ -263,59 +206,77 @@ def _add_track(verbs: Verbs) -> None:
 
 
 def _track(args: argparse.Namespace) -> None:
-    raise NotImplementedError
+    from k3bench.publish.track import track
+
+    track(args.comparison, records=args.records, out=args.out)
+    print(args.out)
 
 
-def _add_show(verbs: Verbs) -> None:
-    verb = _verb(verbs, "show", "Print a finished campaign's verdict and where to look.", "k3bench show results/laptop")
-    verb.add_argument("folder", type=Path)
-    verb.set_defaults(run=_show)
-
-
-def _show(args: argparse.Namespace) -> None:
-    from k3bench.publish.terminal import summary
-    from k3bench.records.comparison import Comparison
-    from k3bench.store import CampaignFolder, read_record
-
-    folder = CampaignFolder(args.folder)
-    print(summary(read_record(folder.comparison, Comparison), folder))
-
-
-def _add_import(verbs: Verbs) -> None:
-    verb = _verb(
+def _add_verify(verbs: Verbs) -> None:
+    verb = add_verb(
         verbs,
-        "import",
-        "Turn a pull request's published figures (JSON) into a reported record.",
-        "k3bench import figures.json --name pr-17103 --out results/recorded/pr-17103/reported.json",
+        "verify",
+        "Probe that both arms give the same bits and the same greedy tokens, and that the probes can fail.",
+        "k3bench verify results/laptop/plan.json obs1 --out results/laptop/observations/obs1/equivalence.json",
     )
-    verb.add_argument("file", type=Path)
-    verb.add_argument("--name", required=True)
+    verb.add_argument("plan", type=Path)
+    verb.add_argument("observation")
+    verb.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    verb.add_argument("--preset", action="append", default=[], help="instead of the recipe's; may be given again")
+    verb.add_argument("--budget", type=float, metavar="SECONDS", help="per preset; later probes become `not_run` rows")
     verb.add_argument("--out", type=Path, required=True)
-    verb.set_defaults(run=_import)
+    verb.set_defaults(run=_verify)
 
 
-def _import(args: argparse.Namespace) -> None:
-    from k3bench.imports.pr_figures import read_pr_figures
-    from k3bench.store import write_record
+def _verify(args: argparse.Namespace) -> int:
+    import sys
+    from collections import Counter
 
-    reported = read_pr_figures(args.file, name=args.name)
-    write_record(args.out, reported)
-    print(f"{args.out}: {len(reported.deltas)} published rows of {len(reported.observations)} observations")
+    from k3bench.records.plan import Build, Plan
+    from k3bench.store import CampaignFolder, read_record, write_record
+    from k3bench.verify import verify
 
-
-def _add_schemas(verbs: Verbs) -> None:
-    verb = _verb(
-        verbs, "schemas", "Write the JSON schemas of the recipe and all records.", "k3bench schemas workflow/schemas"
+    plan, folder = read_record(args.plan, Plan), CampaignFolder(args.plan.parent)
+    pairs = {o.id: o.pair for o in plan.observations}
+    builds = {
+        arm: read_record(folder.build(pairs[args.observation], arm), Build)
+        for arm in ("before", "after")
+        if args.observation in pairs
+    }
+    found = verify(
+        plan,
+        builds,  # type: ignore[arg-type]
+        args.observation,
+        device=args.device,
+        presets=tuple(args.preset),
+        budget_s=args.budget,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    verb.add_argument("folder", type=Path)
-    verb.set_defaults(run=_schemas)
+    write_record(args.out, found)
+    counts = Counter(row.status for row in found.rows)
+    print(f"{args.observation}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
+    return 0
 
 
-def _schemas(args: argparse.Namespace) -> None:
-    from k3bench.schemas import write_schemas
+def _add_trace(verbs: Verbs) -> None:
+    from k3bench.trace.command import add_arguments
 
-    for path in write_schemas(args.folder):
-        print(path)
+    verb = add_verb(
+        verbs,
+        "trace",
+        "Two-stream residency from GPU traces: exact, by family and step, or a refusal that names the cure.",
+        "k3bench trace step.sqlite",
+        "k3bench trace --before b.sqlite --after a.sqlite --families --out residency.json",
+        "k3bench trace step.sqlite.xz --against step.sqlite.xz.oracle.json",
+    )
+    add_arguments(verb)
+    verb.set_defaults(run=_trace)
+
+
+def _trace(args: argparse.Namespace) -> int:
+    from k3bench.trace.command import run
+
+    return run(args)
 
 
 def _two_names(text: str, shape: str) -> tuple[str, str]:
@@ -323,3 +284,16 @@ def _two_names(text: str, shape: str) -> tuple[str, str]:
     if not (left and slash and right) or "/" in right:
         raise RecordError(f"{text!r} is not {shape}", fix=f"write {shape}")
     return left, right
+
+
+VERBS = (
+    _add_run,
+    _add_plan,
+    _add_build,
+    _add_measure,
+    _add_verify,
+    _add_trace,
+    _add_compare,
+    _add_publish,
+    _add_track,
+)
