@@ -240,7 +240,8 @@ def _draw_deltas(ax: Axes, record: Comparison, theme: Theme) -> None:
         if band is not None:
             ax.fill_between([i - 0.36, i + 0.36], -band, band, color=theme.band, linewidth=0, zorder=1)
         change = claim.published_delta_pct if claim else level.delta_pct
-        if change is None:
+        if change is None or level.word == "disagreement":
+            ax.annotate(WORD[level.word], (i, 0), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
             continue
         if level.ci95:
             ax.plot([i, i], [level.ci95.low_pct, level.ci95.high_pct], color=theme.after, linewidth=2.2, zorder=3)

@@ -44,15 +44,17 @@ def _main_table(record: At) -> Table:
 
 
 def _level_row(level: At) -> tuple[str, ...]:
+    """Where observations contradict each other, their mean is no result: its cells stay empty."""
     band = level.delta_band
+    torn = level.word.raw == "disagreement"
     return (
         count(level.concurrency),
         ms(level.before_median),
         ms(level.after_median),
-        delta(level.delta_pct),
-        interval(level.ci95),
+        DASH if torn else delta(level.delta_pct),
+        DASH if torn else interval(level.ci95),
         percent(band.half_width_pct) if band else DASH,
-        delta(level.worst_case_pct),
+        DASH if torn else delta(level.worst_case_pct),
         _verdict_cell(level),
     )
 
@@ -120,10 +122,10 @@ def _flags(record: At) -> list[Block]:
 
 def _without(level: At) -> str:
     found = level.without_outliers
-    return (
-        f"c={count(level.concurrency)} without its {count(found.n_flagged)} flagged pairs: {WORD[found.word.raw]}, "
-        f"{delta(found.delta_pct)} % (95 % CI {interval(found.ci95)} %)"
-    )
+    text = f"c={count(level.concurrency)} with its flagged pairs ({count(found.n_flagged)}) left out: "
+    if found.word.raw == "disagreement":
+        return text + WORD["disagreement"]
+    return text + f"{WORD[found.word.raw]}, {delta(found.delta_pct)} % (95 % CI {interval(found.ci95)} %)"
 
 
 def observation_blocks(record: At) -> tuple[Block, ...]:
@@ -206,7 +208,7 @@ def _agreement(record: At, level: At) -> list[Block]:
 
 def _next_rack(level: At) -> list[Block]:
     found = level.next_rack
-    if not found:
+    if not found or level.word.raw == "disagreement":
         return []
     claim = "is expected to hold on further racks" if found.expected_on_further_racks.raw else "is shown on these only"
     return [

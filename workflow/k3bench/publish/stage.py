@@ -1,4 +1,4 @@
-"""The publish stage: a comparison record in, the report's files out: `pr.md`, `index.html`, the figures.
+"""The publish stage: a comparison record in; out go the report's files: `pr.md`, `index.html`, the figures.
 
 Out of scope: MLflow (`tracking.py`), which comes second, so that one that is down never costs the report.
 """
@@ -10,11 +10,12 @@ from pathlib import Path
 
 from k3bench.errors import StoreError
 from k3bench.publish.figures import Figure, figures
+from k3bench.publish.layers import lane_figures
 from k3bench.publish.markdown import pull_request, replaced_in
 from k3bench.publish.page import page
 from k3bench.publish.table import report
 from k3bench.records.comparison import Comparison
-from k3bench.store import read_bytes, read_record, write_atomic
+from k3bench.store import CampaignFolder, read_bytes, read_record, write_atomic
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,24 @@ def render(record: Comparison, *, extra: tuple[Figure, ...] = ()) -> Report:
     return Report(files)
 
 
-def publish(comparison: Path, *, out: Path) -> Report:
-    """Write the report of a comparison file into a folder, each file whole or not at all. Returns what was written."""
-    done = render(read_record(comparison, Comparison))
+def publish(comparison: Path, *, out: Path | None = None, records: Path | None = None) -> Report:
+    """Write the report of a comparison file into a folder, each file whole or not at all. Returns what was written.
+
+    `out` is `report/` beside the comparison unless named; `records` is where the traces' pictures are looked for.
+    """
+    out = out or comparison.parent / "report"
+    record = read_record(comparison, Comparison)
+    done = render(record, extra=tuple(lane_figures(record, records or records_of(comparison))))
     for name, data in sorted(done.files.items()):
         write_atomic(out / name, data)
     return done
+
+
+def records_of(comparison: Path) -> Path:
+    """The folder a comparison was made from: beside it, or the recorded campaign of the same name."""
+    own = comparison.absolute().parent
+    recorded = own.parent / "recorded" / own.name
+    return own if CampaignFolder(own).plan.exists() or not recorded.exists() else recorded
 
 
 def put_into(text_file: Path, record: Comparison) -> bool:

@@ -14,9 +14,10 @@ from k3bench.errors import K3Error
 from k3bench.evidence import Evidence
 from k3bench.publish import tracking, views
 from k3bench.publish.gather import gather
+from k3bench.publish.layers import lane_figures
 from k3bench.publish.markdown import mlflow_note
 from k3bench.publish.projection import Projected, project
-from k3bench.publish.stage import render
+from k3bench.publish.stage import records_of, render
 from k3bench.publish.table import report
 from k3bench.publish.target import Target, target_for
 from k3bench.records.comparison import Comparison
@@ -39,18 +40,18 @@ class Wanted(NamedTuple):
 def wanted(comparison: Path, records: Path) -> Wanted:
     """Read a campaign and project it."""
     record = read_record(comparison, Comparison)
-    files = _report_files(comparison.parent / "report", record)
+    files = _report_files(comparison.parent / "report", record, records)
     note = mlflow_note(report(record), limit=NOTE_CHARS)
     campaign = gather(record, records, files=files, note=note)
     named = campaign.evidence.plan.recipe.tracking.experiment if isinstance(campaign.evidence, Evidence) else None
     return Wanted(record, named or record.campaign, project(campaign))
 
 
-def _report_files(folder: Path, record: Comparison) -> dict[str, bytes]:
+def _report_files(folder: Path, record: Comparison, records: Path) -> dict[str, bytes]:
     """The report on disk where it is of this very record, otherwise the same bytes rendered again."""
     section = folder / "pr.md"
     if not section.exists() or record.digest() not in read_bytes(section).decode(errors="replace"):
-        return render(record).files
+        return render(record, extra=tuple(lane_figures(record, records))).files
     return {path.name: read_bytes(path) for path in sorted(folder.iterdir()) if path.is_file()}
 
 
@@ -132,10 +133,3 @@ def rebuild(results: Path, *, say: Say = print) -> list[Receipt]:
     kept = tracking.rebuild(target, sync_all)
     say(f"rebuilt {target.shown} from {len(receipts)} campaigns" + (f"; the old one is {kept}" if kept else ""))
     return receipts
-
-
-def records_of(comparison: Path) -> Path:
-    """The folder a comparison was made from: beside it, or the recorded campaign of the same name."""
-    own = comparison.parent
-    recorded = own.parent / "recorded" / own.name
-    return own if CampaignFolder(own).plan.exists() or not recorded.exists() else recorded
