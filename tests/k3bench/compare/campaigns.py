@@ -71,9 +71,7 @@ def points(of: Plan, log_tpot: Model, *, failing: Callable[[str, int, str], bool
     return rows
 
 
-def _point(
-    of: Plan, observation: str, zero: bool, name: PointName, order: str, tpot: float, bad: bool
-) -> Measurement:
+def _point(of: Plan, observation: str, zero: bool, name: PointName, order: str, tpot: float, bad: bool) -> Measurement:
     return Measurement(
         campaign=of.recipe.name,
         recipe=DIGEST,
