@@ -18,6 +18,8 @@ from k3bench.records.request import Request
 
 #: A mean TPOT may read this much too low because first chunks hold more than one token.
 MAX_FIRST_CHUNK_BIAS_PCT = 0.1
+#: Without counts in the stream: chunks may be fewer by this factor (merged under load, text held back at a character).
+MAX_MERGED_CHUNKS = 1.5
 #: Mean requests in flight over the counted window, as a share of the concurrency asked for.
 MIN_LOAD_HELD = 0.95
 
@@ -125,10 +127,18 @@ def _count_faults(request: Request, criteria: Criteria) -> Iterator[Fault]:
         yield Fault(kind, f"{usage.completion_tokens} of {osl} tokens, finish_reason {request.finish_reason}")
     if streamed is not None and sum(streamed) != usage.completion_tokens:
         yield Fault("usage_differs", f"usage says {usage.completion_tokens} tokens, the chunks {sum(streamed)}")
-    if streamed is None and len(request.chunk_ns) > usage.completion_tokens:
-        yield Fault("usage_differs", f"{len(request.chunk_ns)} chunks for {usage.completion_tokens} tokens")
+    if streamed is None and request.chunk_ns:
+        yield from _chunks_fit(len(request.chunk_ns), usage.completion_tokens, criteria.stream_interval)
     if criteria.prompt_is_ids and usage.prompt_tokens != request.prompt_tokens:
         yield Fault("prompt_length", f"the server read {usage.prompt_tokens} of {request.prompt_tokens} prompt tokens")
+
+
+def _chunks_fit(chunks: int, tokens: int, stream_interval: int) -> Iterator[Fault]:
+    """All that can be asked of a server that counts at the end only: as many chunks as its tokens would make."""
+    fewest = (1 + -(-(tokens - 1) // stream_interval)) / MAX_MERGED_CHUNKS
+    if not fewest <= chunks <= tokens:
+        problem = f"{chunks} chunks for {tokens} tokens at stream_interval {stream_interval}"
+        yield Fault("usage_differs", f"{problem}; ask the server for usage in every chunk to tell why")
 
 
 def _time_faults(request: Request, criteria: Criteria) -> Iterator[Fault]:
