@@ -1,8 +1,8 @@
 """The feed-forward side: dense SiTU MLP, and the latent MoE with shared experts. [n, hidden] in, [n, hidden] out.
 
-    x ─┬─ router, top-k ─┐                                                     ┐ fork routed_shared
-       ├─ latent down ───┴─ experts (MXFP4 or plain) ─ sum over ranks ─ norm ─ latent up ─┐
-       └─ shared experts ──────────────────────────────────────────────────────┴─ + ─▶
+    x ─ router ─┬─ top-k ─┬─ experts (MXFP4 or plain) ─ sum over ranks ─ norm ─ latent up ─┐ fork
+                ├─ down ──┘                                                               │ routed_shared
+                └─ shared experts ────────────────────────────────────────────────────────┴─ + ─▶
 
 Out of scope: input norm and residual (`decode.py`), which hits are known in advance (`hits.py`).
 """
@@ -92,14 +92,20 @@ class MoE:
         return self._forward(x, forks, many=True)
 
     def _forward(self, x: torch.Tensor, forks: Forks, *, many: bool) -> torch.Tensor:
+        # The router runs before the fork, as in the engine, unless it has a fork of its own.
+        scores = None if forks.policy.moe_router_latent else self.score(x)
         routed, shared = forks.fork(
-            "routed_shared", lambda: self._routed(x, forks, many=many), lambda: self.shared_experts(x)
+            "routed_shared", lambda: self._routed(x, scores, forks, many=many), lambda: self.shared_experts(x)
         )
         # After the join, so that two collectives never run at once.
         return routed + (self.collectives.all_reduce(shared) if self.shared_is_split else shared)
 
-    def _routed(self, x: torch.Tensor, forks: Forks, *, many: bool) -> torch.Tensor:
-        (picks, mix), z = forks.fork("moe_router_latent", lambda: self.route(x), lambda: F.linear(x, self.down))
+    def _routed(self, x: torch.Tensor, scores: torch.Tensor | None, forks: Forks, *, many: bool) -> torch.Tensor:
+        (picks, mix), z = forks.fork(
+            "moe_router_latent",
+            lambda: self.pick(self.score(x) if scores is None else scores),
+            lambda: F.linear(x, self.down),
+        )
         if self.hits is not None:
             r = self.experts.seeded(z, mix[:, 0], self.hits.groups(z.shape[0], z.device))
         elif many:
@@ -109,9 +115,12 @@ class MoE:
         r = self.collectives.all_reduce(r.to(x.dtype))
         return F.linear(rms_norm(r, self.norm, self.config.rms_eps), self.up)
 
-    def route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        """The router's sigmoid scores [n, experts], wide."""
+        return linear_wide(x, self.gate).sigmoid()
+
+    def pick(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Picked experts [n, k] and their weights [n, k], wide. The bias selects and does not weigh."""
-        scores = linear_wide(x, self.gate).sigmoid()
         picks = (scores + self.bias).topk(self.config.top_k, dim=-1).indices
         picked = scores.gather(1, picks)
         return picks, picked / (picked.sum(-1, keepdim=True) + 1e-20) * self.config.routed_scale

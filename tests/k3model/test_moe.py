@@ -40,7 +40,7 @@ def test_the_bias_selects_and_does_not_weigh(nano: Callable[..., K3]) -> None:
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(1))
     moe.bias.zero_()
     moe.bias[6] = 10.0
-    picks, mix = moe.route(x)
+    picks, mix = moe.pick(moe.score(x))
     scores = (x @ moe.gate.T).sigmoid()
     assert (picks == 6).any(dim=1).all()
     torch.testing.assert_close(mix.sum(-1), torch.ones(5))
@@ -53,7 +53,7 @@ def test_all_ways_to_visit_experts_equal_a_loop(nano: Callable[..., K3], weights
     """Gathered for a step, grouped for a prefill: both are sum over picks of w_e W2 situ(W1 z, W3 z)."""
     moe = a_moe(nano(expert_weights=weights))
     bank, z = moe.experts, torch.randn(6, 32, generator=torch.Generator().manual_seed(2))
-    picks, mix = moe.route(torch.randn(6, 64, generator=torch.Generator().manual_seed(3)))
+    picks, mix = moe.pick(moe.score(torch.randn(6, 64, generator=torch.Generator().manual_seed(3))))
     expected = torch.zeros_like(z)
     for row in range(6):
         for pick, weight in zip(picks[row].tolist(), mix[row], strict=True):
