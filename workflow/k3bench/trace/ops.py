@@ -99,6 +99,8 @@ class Launches:
     thread: Ints
     time: Ints
     is_graph: NDArray[np.bool_]
+    #: eager kernel launches, as far as the format tells them from launches into a capture
+    is_kernel: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Trace:
 
 NO_RANGES = Ranges(NONE, NONE, NONE, ())
 NO_NODES = Nodes(NONE, NONE, NONE, NONE, NONE)
-NO_LAUNCHES = Launches(NONE, NONE, NONE, NONE, np.empty(0, np.bool_))
+NO_LAUNCHES = Launches(NONE, NONE, NONE, NONE, np.empty(0, np.bool_), np.empty(0, np.bool_))
 
 
 def dense(values: Ints) -> tuple[Ints, Ints]:

@@ -69,7 +69,7 @@ def _event(event: dict[str, msgspec.Raw]) -> dict[str, Any] | None:
         text = name
     else:
         return None
-    times = {k: event[k] for k in ("ts", "dur") if k in event}
+    times: dict[str, Any] = {k: event[k] for k in ("ts", "dur") if k in event}
     kept = {k: args[k] for k in _ARGS if isinstance(args, dict) and isinstance(args.get(k), int)}
     where = {k: plain.get(k) for k in ("ph", "cat", "pid", "tid")}
     return {**where, "name": text, **times, "args": kept}

@@ -1,4 +1,4 @@
-"""Which texts of a trace may be kept: kernels, API calls and ranges of the grammar. In: a text. Out: it, or "(removed)".
+"""Which texts of a trace may stay: kernels, API calls, ranges of the grammar. In: a text. Out: it, or "(removed)".
 
 Out of scope: where the texts lie (`scrub.py`, `scrub_json.py`).
 """

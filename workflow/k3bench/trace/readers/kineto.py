@@ -44,7 +44,7 @@ class Collected:
         self.n_events = self.n_sub_ns = 0
         self._name_ids: dict[bytes, int] = {}
         self._ops: list[dict[str, Ints]] = []
-        self._calls: list[tuple[int, int, int, bool]] = []
+        self._calls: list[tuple[int, int, int, bool, bool]] = []
         self._ranges: list[tuple[int, int, int, str]] = []
         self._lane_labels: dict[tuple[Any, Any], str] = {}
 
@@ -98,7 +98,8 @@ class Collected:
             name = _text(event.name)
             if _LAUNCH.match(name) and event.args is not None and event.args.correlation is not None:
                 time, _ = to_ns([event.ts])
-                self._calls.append((int(event.args.correlation), _thread(event), int(time[0]), "GraphLaunch" in name))
+                kind = ("GraphLaunch" in name, "Kernel" in name)
+                self._calls.append((int(event.args.correlation), _thread(event), int(time[0]), *kind))
 
     def _add_ranges(self, events: list[Event]) -> None:
         if not events:
@@ -128,7 +129,14 @@ class Collected:
         if not calls:
             return NO_LAUNCHES
         correlation, thread, time = (_ints([c[i] for c in calls]) for i in range(3))
-        return Launches(np.zeros(len(calls), np.int64), correlation, thread, time, np.array([c[3] for c in calls]))
+        return Launches(
+            np.zeros(len(calls), np.int64),
+            correlation,
+            thread,
+            time,
+            np.array([c[3] for c in calls]),
+            np.array([c[4] for c in calls]),
+        )
 
     def ranges(self) -> Ranges:
         """The record_function ranges."""
@@ -236,5 +244,8 @@ def _thread(event: Event) -> int:
 
 
 def _text(raw: msgspec.Raw) -> str:
-    decoded = msgspec.json.decode(raw)
+    try:
+        decoded = msgspec.json.decode(raw)
+    except msgspec.MsgspecError:
+        decoded = bytes(raw).decode("utf-8", "replace")
     return decoded if isinstance(decoded, str) else str(decoded)[:200]

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from k3bench.records.residency import TraceWarning
 from k3bench.trace import names
@@ -46,7 +47,13 @@ _OP_COLUMNS: dict[str, int | None] = {
 _PROCESS_OF_THREAD = ~0xFFFFFF
 _PUSH_POP = 59
 _FOREVER = np.iinfo(np.int64).max
-_LAUNCH = re.compile(r"^(cuda|cu)(Launch(Cooperative)?Kernel|GraphLaunch|Mem(cpy|set))")
+_CALLS = {
+    "kernel": re.compile(r"^(cuda|cu)Launch(Cooperative)?Kernel"),
+    "graph": re.compile(r"^(cuda|cu)GraphLaunch"),
+    "memory": re.compile(r"^(cuda|cu)Mem(cpy|set)"),
+    "begin": re.compile(r"^(cuda|cu)StreamBeginCapture"),
+    "end": re.compile(r"^(cuda|cu)StreamEndCapture"),
+}
 _CUPTI = re.compile(r"libcupti\.so\.([\d.]+)")
 _MODE_KEY = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
 
@@ -75,7 +82,7 @@ def read(path: Path) -> Trace:
 
 def _must_hold_operations(base: Tables) -> None:
     """A file without device operations is never zero residency."""
-    if any(base.has(t, "start", "end") for t in _OP_TABLES):
+    if any(table in base.columns for table in _OP_TABLES):
         return
     if "CUPTI_ACTIVITY_KIND_GRAPH_TRACE" in base.columns:
         raise base.error(
@@ -94,7 +101,7 @@ def _must_hold_operations(base: Tables) -> None:
 
 
 def _ops(base: Tables, strings: dict[int, str]) -> tuple[Ops, int]:
-    parts = [_op_table(base, kind, table) for kind, table in enumerate(_OP_TABLES) if base.has(table, "start", "end")]
+    parts = [_op_table(base, kind, table) for kind, table in enumerate(_OP_TABLES) if table in base.columns]
     joined = {c: _joined([p[c] for p in parts]) for c in (*_OP_COLUMNS, "kind", "text")}
     good = joined["end"] >= joined["start"]
     n_negative = len(good) - int(np.count_nonzero(good))
@@ -150,18 +157,34 @@ def _spelled(text: int, strings: dict[int, str]) -> str:
 
 def _launches(base: Tables, strings: dict[int, str]) -> Launches:
     table = "CUPTI_ACTIVITY_KIND_RUNTIME"
-    if not base.has(table, "start", "nameId", "correlationId", "globalTid"):
-        return NO_LAUNCHES
-    launching = {i: "Graph" in text for i, text in strings.items() if _LAUNCH.match(text)}
-    if not launching:
-        return NO_LAUNCHES
-    chosen = ", ".join(str(i) for i in launching)
-    succeeded = " AND ifnull(returnValue, 0) = 0" if "returnValue" in base.columns[table] else ""
     wanted: dict[str, int | None] = {"start": None, "nameId": None, "correlationId": None, "globalTid": None}
-    rows = base.integers(table, wanted, f"WHERE nameId IN ({chosen}){succeeded}")
-    is_graph = np.isin(rows["nameId"], [i for i, graph in launching.items() if graph])
-    process = rows["globalTid"] & _PROCESS_OF_THREAD
-    return Launches(process, rows["correlationId"], rows["globalTid"], rows["start"], is_graph)
+    if not base.has(table, *wanted):
+        return NO_LAUNCHES
+    kinds = {name: [i for i, text in strings.items() if pattern.match(text)] for name, pattern in _CALLS.items()}
+    chosen = ", ".join(str(i) for ids in kinds.values() for i in ids)
+    succeeded = " AND ifnull(returnValue, 0) = 0" if "returnValue" in base.columns[table] else ""
+    rows = base.integers(table, wanted, f"WHERE nameId IN ({chosen}){succeeded} ORDER BY start")
+    is_a = {name: np.isin(rows["nameId"], ids) for name, ids in kinds.items()}
+    captured = _within_capture(rows["globalTid"], is_a["begin"], is_a["end"])
+    call = ~(is_a["begin"] | is_a["end"])
+    thread = rows["globalTid"][call]
+    return Launches(
+        process=thread & _PROCESS_OF_THREAD,
+        correlation=rows["correlationId"][call],
+        thread=thread,
+        time=rows["start"][call],
+        is_graph=is_a["graph"][call],
+        is_kernel=(is_a["kernel"] & ~captured)[call],
+    )
+
+
+def _within_capture(thread: Ints, begin: NDArray[np.bool_], end: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Calls (in time order) between the begin and the end of a stream capture on their thread."""
+    inside = np.zeros(len(thread), np.bool_)
+    for one in np.unique(thread[begin]).tolist():
+        mine = np.flatnonzero(thread == one)
+        inside[mine] = np.cumsum(begin[mine].astype(np.int64) - end[mine]) > 0
+    return inside
 
 
 def _ranges(base: Tables, strings: dict[int, str]) -> Ranges:

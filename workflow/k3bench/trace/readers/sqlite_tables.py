@@ -68,7 +68,7 @@ class Tables:
             raise self.error(
                 f"{self._first_non_integer(table, columns)} holds something that is no integer", _DAMAGED
             ) from None
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self.error(f"the sqlite file is damaged: {error}", _DAMAGED) from None
         return flat
 
@@ -93,7 +93,7 @@ class Tables:
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         try:
             found = self._connection.execute(query).fetchmany(self._max_rows)
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise self.error(f"the sqlite file is damaged: {error}", _DAMAGED) from None
         return found
 
@@ -111,7 +111,7 @@ def tables(path: Path, where: str) -> Iterator[Tables]:
         for pragma in ("query_only=ON", "trusted_schema=OFF", "cell_size_check=ON"):
             connection.execute(f"PRAGMA {pragma}")
         yield Tables(connection, where, path.stat().st_size)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise TraceError(f"the sqlite file is damaged: {error}", where=where, fix=_DAMAGED) from None
     finally:
         connection.close()
