@@ -127,6 +127,11 @@ class CampaignFolder:
         return self.root / "report"
 
     @property
+    def calibrations(self) -> Path:
+        """What the load client adds, one record a host and set of levels."""
+        return self.root / "calibrations"
+
+    @property
     def receipt(self) -> Path:
         """MLflow ids and links of the last sync."""
         return self.root / "receipt.json"
