@@ -43,7 +43,7 @@ class Evidence:
 
 
 def read_noise(results: Path, own: Path) -> tuple[Noise, ...]:
-    """The noise records of all other campaigns under `results/`, in name order; whose setting fits is not decided here."""
+    """The noise records of all other campaigns under `results/`; whose setting fits is not decided here."""
     paths = sorted(results.glob("*/noise.json")) + sorted(results.glob("recorded/*/noise.json"))
     found = {path.parent.name: path for path in paths if path.parent.name != own.name}
     return tuple(read_record(path, Noise) for path in found.values())

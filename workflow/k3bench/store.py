@@ -185,5 +185,5 @@ def recorded_campaigns(root: Path) -> dict[str, str]:
 
 
 def summaries(root: Path) -> list[str]:
-    """The files of a campaign folder that compare begins with: plan or reported figures, and what each observation has."""
+    """The files that compare begins with: plan or reported figures, and what each observation has."""
     return sorted(p.as_posix() for pattern in ("*.json", "observations/*/*.json") for p in root.glob(pattern))
