@@ -122,7 +122,8 @@ def test_a_repeated_look_starts_no_process():
     program = (
         "import sys, pathlib; from k3bench.fingerprint import capture;"
         "look = lambda: capture(device='cpu', modules=('torch', 'numpy'), repo=pathlib.Path('.'));"
-        "started = []; sys.addaudithook(lambda event, _: started.append(event) if event == 'subprocess.Popen' else None);"
+        "started = []; note = lambda event, _: event == 'subprocess.Popen' and started.append(event);"
+        "sys.addaudithook(note);"
         "look(); first = len(started); look(); print(first > 0, len(started) - first)"
     )
     assert in_fresh_process(program) == "True 0"
