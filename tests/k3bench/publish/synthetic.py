@@ -153,7 +153,7 @@ def _point(
     raw = gzip_bytes(f'{{"step_ns":[{int(1e6 * tpot)}]}}\n'.encode())
     failed = (observation.id, block.number, run) in spec.failed
     hour = 8 + [o.id for o in plan.observations].index(observation.id)
-    stamp = f"2026-05-04T{hour:02d}:{block.number * 4 + run:02d}:{level:02d}Z"
+    stamp = f"2026-05-04T{hour:02d}:{block.number * 4 + run:02d}:{level % 60:02d}Z"
     point = Measurement(
         campaign=spec.name,
         recipe=plan.recipe.digest(),

@@ -213,7 +213,8 @@ def _which_side(record: At) -> list[Block]:
             f"{delta(found.after_moved_pct)} %"
             + ("." if found.moved.raw == "both" else f", so its delta differs by its {found.moved.raw} side.")
         )
-    return [Bullets(tuple(lines))] if lines else []
+    # Two observations move against each other by the same step: one line says it.
+    return [Bullets(tuple(lines[1:] if len(lines) == 2 else lines))] if lines else []
 
 
 def _not_shown(record: At) -> list[Block]:

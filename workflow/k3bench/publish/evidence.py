@@ -74,7 +74,7 @@ def equality_blocks(record: At) -> tuple[Block, ...]:
         (
             words(row.what),
             row.kind.raw,
-            _status(row),
+            _status(row, published=record.kind.raw == "reported"),
             words(row.preset),
             count(row.batch),
             words(row.policy),
@@ -85,7 +85,9 @@ def equality_blocks(record: At) -> tuple[Block, ...]:
     return (Table(columns, rows),)
 
 
-def _status(row: At) -> str:
+def _status(row: At, *, published: bool) -> str:
+    if published and row.status.raw == "pass":
+        return "equal, as published"
     if row.kind.raw == "control" and row.status.raw == "pass":
         return "caught"
     return {"pass": "equal", "fail": bold("differs"), "not_run": "not run"}[row.status.raw]
@@ -95,6 +97,9 @@ def independence_blocks(record: At) -> tuple[Block, ...]:
     """Which metrics and levels are no witnesses of their own, and how many corroborations and replications remain."""
     found = record.witnesses
     if not found:
+        if record.kind.raw == "reported":
+            text = "No runs are shown, so nothing can be checked; what the source says on it is noted under Provenance."
+            return (Paragraph(text),)
         return (Paragraph(f"Only {label(record.metric.raw)} is compared; no other metric is counted as a witness."),)
     lines = [*_restated(found), *_correlated(found)]
     for at in found.contradicted:

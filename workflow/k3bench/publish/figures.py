@@ -43,7 +43,7 @@ class Theme:
 
 
 LIGHT = Theme("light", "#ffffff", "#1f2328", "#656d76", "#e4e7eb", "#868e98", "#0a4a86", "#b08d3c", "#f4ecd8")
-DARK = Theme("dark", "#0d1117", "#e6edf3", "#8d96a0", "#262c36", "#848d97", "#8cc8ff", "#c9a24b", "#2b2619")
+DARK = Theme("dark", "#0d1117", "#e6edf3", "#8d96a0", "#262c36", "#848d97", "#8cc8ff", "#b48b38", "#2b2619")
 THEMES = (LIGHT, DARK)
 
 
@@ -90,6 +90,15 @@ def _bytes(canvas: Canvas, kind: str) -> bytes:
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     out = io.BytesIO()
     canvas.savefig(out, format=kind, dpi=PNG_DPI, metadata=metadata)
+    return _small(out) if kind == "png" else out.getvalue()
+
+
+def _small(png: io.BytesIO) -> bytes:
+    """The same picture in 128 colours: a third of the bytes, for comments that have a limit."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.open(png).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(out, "png", optimize=True)
     return out.getvalue()
 
 
@@ -148,7 +157,8 @@ def _title(canvas: Canvas, title: str, caption: str, theme: Theme) -> None:
         0.015, 0.08 / height, "\n".join(foot), va="bottom", ha="left", fontsize=7.5, color=theme.muted, linespacing=1.35
     )
     top, bottom = 0.16 + 0.17 * len(head), 0.14 + 0.145 * len(foot)
-    canvas.tight_layout(rect=(0, bottom / height, 1, 1 - top / height), pad=0.5, h_pad=1.0, w_pad=0.8)
+    for _ in range(2):  # the first pass moves the axes, which changes their ticks, which need other room
+        canvas.tight_layout(rect=(0, bottom / height, 1, 1 - top / height), pad=0.5, h_pad=1.0, w_pad=0.8)
 
 
 def _bare(ax: Axes, theme: Theme, *, grid: str = "y") -> None:
@@ -226,7 +236,7 @@ def _label_ends(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
     """Name the lines where they end; the upper name goes up and the lower one down, so that they never meet."""
     for rank, (_, y, text, colour) in enumerate(sorted(ends, key=lambda e: -e[1])):
         ax.annotate(
-            text, (max(e[0] for e in ends), y), xytext=(9, 5 if rank == 0 else -5), textcoords="offset points",
+            text, (max(e[0] for e in ends), y), xytext=(13, 5 if rank == 0 else -5), textcoords="offset points",
             va="bottom" if rank == 0 else "top", color=colour, fontweight="bold",
         )  # fmt: skip
 
@@ -248,12 +258,26 @@ def _draw_deltas(ax: Axes, record: Comparison, theme: Theme) -> None:
         word = WORD[level.word]
         _dots(ax, [i], [change], group=f"c={level.concurrency}", says=[f"{_signed(change)} %, {word}"],
               color=theme.after, s=36, linewidth=0, zorder=4)  # fmt: skip
-        text = f"{_signed(change)} %" + (f"\n{word}" if record.kind == "measured" else "")
-        ax.annotate(text, (i, change), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8.5,
-                    bbox={"facecolor": theme.paper, "alpha": 0.7, "linewidth": 0, "pad": 1.2}, zorder=5)  # fmt: skip
-    ax.margins(y=0.12)
+        _label_change(ax, record, i, change, level.ci95, word, theme)
+    ax.margins(y=0.16)
     ax.set_ylabel("change [%]")
     _bare(ax, theme)
+
+
+def _label_change(
+    ax: Axes, record: Comparison, i: int, change: float, ci95: IntervalPct | None, word: str, theme: Theme
+) -> None:
+    """Number and word beside the dot; with many levels the number alone under it; with very many nothing."""
+    if len(record.levels) > 10:
+        return
+    if len(record.levels) > 5:
+        low = ci95.low_pct if ci95 else change
+        ax.annotate(_signed(change), (i, low), xytext=(0, -4), textcoords="offset points", ha="center", va="top",
+                    fontsize=8)  # fmt: skip
+        return
+    text = f"{_signed(change)} %" + (f"\n{word}" if record.kind == "measured" else "")
+    ax.annotate(text, (i, change), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8.5,
+                bbox={"facecolor": theme.paper, "alpha": 0.7, "linewidth": 0, "pad": 1.2}, zorder=5)  # fmt: skip
 
 
 # --- forest ---------------------------------------------------------------------------------------------------------

@@ -44,18 +44,16 @@ def provenance_blocks(record: At, digest: str) -> tuple[Block, ...]:
         ("source", words(found.source_title), words(found.source_url) if found.source_url else ""),
     ]
     lines = [f"{name}: {one}{f' ({two})' if two else ''}" for name, one, two in facts if one not in (DASH, "")]
-    lines.append(_counts(record))
-    lines.append(f"floor: {_floor(record.floor)}")
+    if record.health.n_runs_planned.raw or record.runs:
+        lines += [_counts(record), f"floor: {_floor(record.floor)}"]
     lines += [words(note) for note in found.notes]
     lines.append(
         f"comparison record {code(digest)}"
         + (f", recipe {code(record.recipe_digest.raw)}" if record.recipe_digest else "")
     )
-    lines.append(
-        f"method: {code('docs/METHOD.md')}; metric: {label(record.metric.raw)} = {formula(record.metric.raw)}"
-        if formula(record.metric.raw)
-        else f"method: {code('docs/METHOD.md')}"
-    )
+    lines.append(f"method: {code('docs/METHOD.md')}")
+    if formula(record.metric.raw):
+        lines.append(f"{label(record.metric.raw)} = {code(formula(record.metric.raw))}")
     return (Bullets(tuple(lines)),)
 
 
@@ -115,12 +113,11 @@ def _commands(record: At) -> str:
     if record.kind.raw == "reported":
         folder = f"results/recorded/{name}"
         return (
-            f"./k3 compare {folder} --out results/{name}/comparison.json\n"
-            f"./k3 publish results/{name}/comparison.json --records {folder}"
+            f"./k3 compare {folder} --out results/{name}/comparison.json\n./k3 publish results/{name}/comparison.json"
         )
     return (
         f"./k3 run recipes/{name}.yaml\n"
-        f"./k3 publish results/{name}/comparison.json --records results/{name}   # this report, from the same records"
+        f"./k3 publish results/{name}/comparison.json   # this report again, from the same records"
     )
 
 
@@ -130,6 +127,8 @@ def _table(titles: Sequence[str], rows: Sequence[tuple[str, ...]], *, left: int)
 
 
 def _every_level(record: At) -> list[Block]:
+    if not any(level.n_pairs.raw for row in record.observations for level in row.levels):
+        return []
     rows = [
         (
             code(row.observation.raw),

@@ -202,7 +202,7 @@ def _agreement(record: At, level: At) -> list[Block]:
     if found.ratio_gap_pct:
         text += f"; ratio gap {percent(found.ratio_gap_pct, 3)} %"
     if found.spread_pct and not found.ratio_gap_pct:
-        text += f"; spread of the ratios (largest/smallest − 1) {percent(found.spread_pct)} %"
+        text += f"; largest over smallest ratio less one {percent(found.spread_pct)} %"
     return [Paragraph(text + "."), *_next_rack(level)]
 
 

@@ -129,7 +129,7 @@ def escaped(text: str) -> str:
     text = text.replace("&", "&amp;").replace("<", "&lt;")
     text = _SPECIAL.sub(r"\\\1", text)
     text = re.sub(r"^>", "&gt;", text)
-    return re.sub(r"#(?=\d)", "&#35;", text.replace("@", "&#64;"))
+    return re.sub(r"#(?=\d)", "&#35;", text).replace("@", "&#64;")
 
 
 def _cuts(document: Document) -> list[Document]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from k3bench.publish.cite import At, count, delta, entry, interval, p_value, percent, short, size
 from k3bench.publish.document import Block, Bullets, Paragraph
-from k3bench.publish.spans import bold
+from k3bench.publish.spans import bold, code
 from k3bench.publish.words import AGREEMENT, BECAUSE, WORD, label, side
 
 
@@ -81,7 +81,7 @@ def _disagreement(record: At, head: At, what: str) -> str:
     rows = []
     for row in record.observations:
         rows += [
-            f"{row.observation.raw} {delta(level.delta_pct)} %"
+            f"{code(row.observation.raw)} {delta(level.delta_pct)} %"
             for level in row.levels
             if level.concurrency.raw == head.concurrency.raw and level.delta_pct and not row.zero_change.raw
         ]
