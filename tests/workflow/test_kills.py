@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -24,12 +25,12 @@ RECIPE = """
 schema: k3bench.recipe/1
 name: killed
 title: A campaign that is interrupted
-engine: {name: simulated, truth: {effect_pct: -4.0, wait_s_per_batch: 0.02}}
+engine: {name: simulated, truth: {effect_pct: -4.0, wait_s_per_batch: 0.05}}
 arms: {before: {policy: before}, after: {policy: after}}
 workload: {isl_tokens: 16, osl_tokens: 8, levels: [1, 2], batches: 5}
 observations: [{id: obs1}, {id: obs2, pair: p2}]
-blocks: 3
-blocks_per_allocation: 3
+blocks: 4
+blocks_per_allocation: 4
 zero_change: 1
 primary_level: 1
 seed: 7
@@ -59,19 +60,22 @@ def _kind(words: str) -> str:
 
 
 def soak(clone: Path, kills: int, seed: int) -> dict[str, object]:
-    """Kill `kills` random victims, start again whenever the head is gone, then let it finish; returns the counts."""
+    """Kill `kills` victims of random kinds at random moments, start again, let it finish; returns the counts."""
     draw, killed = random.Random(seed), Counter[str]()
     head = start(clone, "killed")
-    deadline = time.monotonic() + 60 * kills
-    while killed.total() < kills and time.monotonic() < deadline:
-        time.sleep(draw.uniform(0.3, 3.0))
-        if head.poll() is not None:
-            head = start(clone, "killed")
-            continue
-        found = sorted(victims(clone))
-        kind, pid = draw.choice(found)
-        os.kill(pid, signal.SIGKILL)
-        killed[kind] += 1
+    for _ in range(kills):
+        kind = draw.choice(("head", "waiter", "worker", "worker"))
+        deadline = time.monotonic() + 40
+        while not (found := sorted(pid for k, pid in victims(clone) if k == kind)) and time.monotonic() < deadline:
+            if head.poll() is not None:
+                head = start(clone, "killed")
+            time.sleep(0.05)
+        if not found:
+            break  # everything is measured: nobody of that kind will come any more
+        time.sleep(draw.uniform(0.5, 5.0))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(draw.choice(found), signal.SIGKILL)
+            killed[kind] += 1
     head.kill()
     head.communicate()
     run(clone, "killed")
