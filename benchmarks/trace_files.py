@@ -55,6 +55,8 @@ def kernels(n: int, seed: int = 0) -> Iterator[Kernel]:
             length = lengths[node] * 32
             if position % 2 or position == 0:
                 start, now = now + 64, now + 64 + length
+            else:
+                start += 32 * (1 + node % 7)
             name = {"KDA": 0, "MLA": 12, "MoE": 24}[family_of(node // OPS_PER_LAYER, position)] + position % 12
             yield Kernel(start, start + length, lanes[node], step, node, name)
         made += NODES
@@ -111,7 +113,8 @@ def _row(k: Kernel) -> tuple[int | None, ...]:
 _SCHEMA = """
 CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
 CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
-CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, domainId INTEGER);
+CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER,
+  domainId INTEGER);
 CREATE TABLE CUDA_GRAPH_NODE_EVENTS (start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER, nameId INTEGER,
   graphNodeId INTEGER, originalGraphNodeId INTEGER);
 CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER,
@@ -133,7 +136,8 @@ _EVENT = (
 )
 _LAUNCH = (
     '  {{\n    "ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 551, "tid": 551,\n'
-    '    "ts": {ts}, "dur": 3.000,\n    "args": {{\n      "External id": 1, "cbid": 311, "correlation": {corr}\n    }}\n  }}'
+    '    "ts": {ts}, "dur": 3.000,\n'
+    '    "args": {{\n      "External id": 1, "cbid": 311, "correlation": {corr}\n    }}\n  }}'
 )
 
 

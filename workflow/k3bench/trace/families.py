@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from k3bench.errors import TraceError
 
@@ -103,6 +102,8 @@ def is_step(text: str) -> bool:
 
 def read_patterns(path: Path) -> tuple[Pattern, ...]:
     """The table of a recipe (key `families`) or a file of its own, YAML or JSON."""
+    import yaml
+
     try:
         content = yaml.safe_load(_bounded(path))
         rows = content.get("families") if isinstance(content, dict) else content

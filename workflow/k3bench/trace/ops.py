@@ -143,6 +143,8 @@ def dense(values: Ints) -> tuple[Ints, Ints]:
     if not len(values):
         return NONE, NONE
     low, high = int(values.min()), int(values.max())
+    if low == high:
+        return np.zeros(len(values), np.int64), values[:1].copy()
     if high - low > 4 * len(values) + 1_000_000:
         distinct, ids = np.unique(values, return_inverse=True)
         return ids.astype(np.int64), distinct

@@ -29,6 +29,8 @@ from k3bench.trace.steps import NO_STEP, Steps
 from k3bench.trace.timeline import Spans, Sweep, sweep
 
 _MAX_WINDOW_KERNELS = 200
+#: below this every partial sum of integers is exact in a double; half, because the total itself is rounded
+_EXACT_IN_FLOAT = 2.0**52
 _Kind = Literal["kernel", "memcpy", "memset"]
 
 
@@ -73,6 +75,9 @@ class Swept:
 
 def sums(group: Ints, value: Ints, n_groups: int) -> Ints:
     """Exact integer sums per group."""
+    total = float(np.abs(value).sum(dtype=np.float64)) if len(value) else 0.0
+    if total < _EXACT_IN_FLOAT:
+        return np.bincount(group, weights=value, minlength=n_groups).astype(np.int64)
     order = np.argsort(group, kind="stable")
     running = np.concatenate(([0], np.cumsum(value[order])))
     edges = np.searchsorted(group[order], np.arange(n_groups + 1))
