@@ -1,0 +1,92 @@
+"""Disks and databases that fail: one clear error, records intact, and the next start goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from k3bench.evidence import Evidence, read_evidence
+
+from .clone import environment, make_clone, run, start
+
+RECIPE = """
+schema: k3bench.recipe/1
+name: small
+title: A campaign on a bad disk
+engine: {name: simulated, truth: {effect_pct: -4.0}}
+arms: {before: {policy: before}, after: {policy: after}}
+workload: {isl_tokens: 16, osl_tokens: 8, levels: [1, 2], batches: 5}
+observations: [{id: obs1}]
+blocks: 2
+blocks_per_allocation: 2
+primary_level: 1
+"""
+
+
+@contextlib.contextmanager
+def mounted(path: Path, options: str) -> Iterator[None]:
+    """A small file system of its own; the test skips where mounting is not allowed."""
+    path.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("mounting a file system needs root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+def logs(clone: Path) -> str:
+    """All logs of the campaign."""
+    return "\n".join(p.read_text() for p in sorted((clone / "results/small/logs").glob("*.log")))
+
+
+def test_a_full_disk_gives_one_clear_error_and_room_lets_it_finish(tmp_path: Path) -> None:
+    """What was measured before the disk filled up stays valid."""
+    clone = make_clone(tmp_path / "clone", small=RECIPE)
+    with mounted(clone / "results/small/observations", "size=64k"):
+        head = start(clone, "small")
+        output, _ = head.communicate(timeout=200)
+        assert head.returncode != 0
+        assert "No space left on device" in output + logs(clone)
+        assert "free space" in output + logs(clone)
+        assert "Traceback" not in logs(clone)
+        subprocess.run(["mount", "-o", "remount,size=8m", str(clone / "results/small/observations")], check=True)
+        run(clone, "small")
+        evidence = read_evidence(clone / "results/small")
+        assert isinstance(evidence, Evidence)
+        assert len(evidence.points) == 16
+
+
+def test_a_read_only_results_folder_is_named_with_its_cure(tmp_path: Path) -> None:
+    """The first thing that cannot be written stops the campaign with one message."""
+    clone = make_clone(tmp_path / "clone", small=RECIPE)
+    run(clone, "small")
+    with mounted(clone / "results/other", "ro,size=64k"):
+        command = ["k3bench", "plan", "recipes/small.yaml", "--out", "results/other/plan.json"]
+        found = subprocess.run(command, cwd=clone, env=environment(), capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert found.stderr.startswith("error: cannot write: Read-only file system")
+    assert "fix:" in found.stderr
+
+
+def test_an_mlflow_that_cannot_be_written_costs_the_receipt_and_never_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report is written first; the sync fails with one message and is made up for by the next start."""
+    clone = make_clone(tmp_path / "clone", small=RECIPE)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/nowhere/mlflow.db")
+    head = start(clone, "small")
+    head.communicate(timeout=200)
+    assert head.returncode != 0
+    assert (clone / "results/small/report/pr.md").exists()
+    assert not (clone / "results/small/receipt.json").exists()
+    log = (clone / "results/small/logs/track.log").read_text()
+    assert log.startswith("error: ")
+    assert "Traceback" not in log
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    run(clone, "small")
+    assert (clone / "results/small/receipt.json").exists()
