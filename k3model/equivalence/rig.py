@@ -23,11 +23,7 @@ CONTEXT_TOKENS = 320
 
 
 class Rig:
-    """Models of one preset, kept with a captured serial session each.
-
-    That session must live as long as its model: once every graph of a memory pool is gone, the pool takes no new one
-    while a cuBLAS workspace still lies in it.
-    """
+    """Models of one preset, each with a serial session a batch and what that session computes."""
 
     def __init__(self, name: str, options: dict[str, Any], *, device: str, max_batch: int, seed: int = 0) -> None:
         self.name, self.options, self.max_batch, self.seed = name, options, max_batch, seed

@@ -6,6 +6,7 @@ is `fail` with what it raised; one that runs out of memory or time is `not_run`.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterator
@@ -104,10 +105,10 @@ def ask(probe: Probe, settle: Callable[[], None] = lambda: None) -> Outcome:
         settle()
         return outcome
     except torch.OutOfMemoryError:
-        _free()
+        _recover()
         return not_run("out of device memory")
     except Exception as error:
-        _free()
+        _recover()
         return failed(f"{type(error).__name__}: {_first_line(error)}")
 
 
@@ -115,10 +116,14 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0][:300]
 
 
-def _free() -> None:
+def _recover() -> None:
+    """Give back what the probe held, and leave the capture stream: a capture that fails stays on it."""
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    # After a fatal error the device answers nothing any more; the rows still have to be written.
+    with contextlib.suppress(Exception):
+        if torch.cuda.is_available():
+            torch.cuda.set_stream(torch.cuda.default_stream())
+            torch.cuda.empty_cache()
 
 
 def _row(preset: str, probe: Probe, outcome: Outcome, *, every_batch: bool = False) -> Row:

@@ -162,11 +162,12 @@ def test_longer_and_deeper_logits_within_ten_times_our_own_rounding(
 ) -> None:
     """Rounding grows with depth and length; our own fp32 to fp64 difference says how much of it to expect."""
     ours, wide = built(name, seed, tmp_path)
-    ids = drawn(ours.config, 32)
+    length = 32 if way == "naive rule" else 10  # interpreting is slow
+    ids = drawn(ours.config, length)
     narrow, exact = stepped(ours, ids), stepped(wide, ids)
     own = float((narrow.double() - exact).abs().max())
     agree(
-        f"NeMo K3, {name}, seed {seed}, 32 tokens, {way}",
+        f"NeMo K3, {name}, seed {seed}, {length} tokens, {way}",
         narrow,
         their_logits(ours.config, tmp_path, ids),
         10 * own,

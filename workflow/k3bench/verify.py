@@ -57,6 +57,7 @@ def verify(
     Raises `RecordError` for an observation that is not planned, `BuildError` for a build or a device that is missing.
     """
     planned, chosen = _planned(plan, builds, observation), _device(device)
+    name = torch.cuda.get_device_name() if chosen == "cuda" else f"cpu {platform.machine()}"
     rows: list[EquivalenceRow] = []
     try:
         for subject in _subjects(plan, builds, planned, chosen, presets):
@@ -68,7 +69,7 @@ def verify(
         campaign=plan.recipe.name,
         observation=observation,
         builds={arm: build.identity for arm, build in builds.items()},
-        device=torch.cuda.get_device_name() if chosen == "cuda" else f"cpu {platform.machine()}",
+        device=name,
         versions=_versions(),
         settings={name: os.environ.get(name) for name in SETTINGS} | {"allow_tf32": _tf32()},
         measured=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
