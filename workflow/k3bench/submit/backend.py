@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from k3bench.errors import K3Error
 from k3bench.records.ledger import Attempt, Process, State
 from k3bench.submit import process
 from k3bench.submit.folder import JobFolder, now
@@ -28,6 +29,14 @@ class Answer:
     words: str
     end: State = "lost"
     waiting: bool = False
+
+
+class SubmissionRefusedError(K3Error):
+    """The executor said no, and would say it again."""
+
+
+class SubmissionUnansweredError(K3Error):
+    """Nobody answered; whether the job exists is to be found out."""
 
 
 class Backend(Protocol):
@@ -81,10 +90,13 @@ class Local:
 
     def submit(self, folder: JobFolder, attempt: Attempt, spec: JobSpec) -> Attempt:
         """Start the job's controller."""
-        executor = submitit_module().LocalExecutor(folder.submitit_path(attempt.number))
         warn = min(spec.warn_before_s, 30 * spec.time_limit_min)
-        executor.update_parameters(timeout_min=spec.time_limit_min, signal_delay_s=warn, stderr_to_stdout=True)
-        job = executor.submit(worker_for(folder, attempt))
+        try:
+            executor = submitit_module().LocalExecutor(folder.submitit_path(attempt.number))
+            executor.update_parameters(timeout_min=spec.time_limit_min, signal_delay_s=warn, stderr_to_stdout=True)
+            job = executor.submit(worker_for(folder, attempt))
+        except OSError as error:
+            raise SubmissionRefusedError(f"the job's process could not be started: {error}") from None
         _children.append(job)
         return _submitted(attempt, process.identify(int(job.job_id)))
 

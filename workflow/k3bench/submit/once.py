@@ -22,9 +22,8 @@ from k3bench.errors import K3Error, MeasureError
 from k3bench.records.base import NAME_PATTERN, canonical_json
 from k3bench.records.ledger import Attempt, Ledger, Request
 from k3bench.store import write_record
-from k3bench.submit.backend import Backend
+from k3bench.submit.backend import Backend, SubmissionRefusedError, SubmissionUnansweredError
 from k3bench.submit.folder import JobFolder, Say, now
-from k3bench.submit.slurm import SubmissionRefusedError, SubmissionUnansweredError
 from k3bench.submit.spec import JobSpec
 from k3bench.submit.wait import Wait, backend_of
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from k3bench.errors import K3Error
 from k3bench.records.ledger import Attempt, State
-from k3bench.submit.backend import Answer, hand_over_pickle
+from k3bench.submit.backend import Answer, SubmissionRefusedError, SubmissionUnansweredError, hand_over_pickle
 from k3bench.submit.folder import JobFolder, now
 from k3bench.submit.spec import JobSpec
 from k3bench.submit.worker import submitit_module, worker_for
@@ -37,14 +37,6 @@ TRANSIENT = (
     "zero bytes",
 )
 FORMAT = "%A|%j|%T|%N|%r"
-
-
-class SubmissionRefusedError(K3Error):
-    """sbatch said no, and would say it again."""
-
-
-class SubmissionUnansweredError(K3Error):
-    """sbatch got no answer; whether the job exists is to be found out."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +104,10 @@ class Slurm:
             row = _row_of(_sacct("-j", attempt.job), attempt)
         if row is not None:
             return _answer(row)
-        return (
-            Answer("unknown", "Slurm gives no answer") if rows is None else Answer("ended", "Slurm knows no such job")
-        )
+        if rows is None:
+            return Answer("unknown", "Slurm gives no answer")
+        asked_for = folder.cancel_mark(attempt).exists()
+        return Answer("ended", f"Slurm knows no job {attempt.job}", end="cancelled" if asked_for else "lost")
 
     def cancel(self, folder: JobFolder, attempt: Attempt) -> None:
         """scancel, by job id and name, so that a reused id is safe."""

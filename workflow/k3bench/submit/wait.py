@@ -9,9 +9,9 @@ import time
 
 from k3bench.errors import MeasureError
 from k3bench.records.ledger import Attempt, Ended
-from k3bench.submit.backend import Answer, Backend, InProcess, Local
+from k3bench.submit.backend import Answer, Backend, InProcess, Local, SubmissionUnansweredError
 from k3bench.submit.folder import JobFolder, Say
-from k3bench.submit.slurm import Slurm, SubmissionUnansweredError
+from k3bench.submit.slurm import Slurm
 from k3bench.submit.spec import JobSpec
 
 
