@@ -25,7 +25,9 @@ class Node(NamedTuple):
 class Export:
     """An export being written."""
 
-    def __init__(self, path: Path, *, node_table: str = "CUDA_GRAPH_NODE_EVENTS", schema: str | None = "3.20.3") -> None:
+    def __init__(
+        self, path: Path, *, node_table: str = "CUDA_GRAPH_NODE_EVENTS", schema: str | None = "3.20.3"
+    ) -> None:
         self.base = sqlite3.connect(path)
         self.path, self.node_table = path, node_table
         self._strings: dict[str, int] = {}
@@ -33,9 +35,13 @@ class Export:
         if schema:
             self.table("META_DATA_EXPORT", "name, value")
             self.rows("META_DATA_EXPORT", [("EXPORT_SCHEMA_VERSION", schema), ("EXPORT_PRODUCT_VERSION", "2025.3.2.0")])
-        columns = "start, end, deviceId, contextId, streamId, correlationId, globalPid, demangledName, shortName, graphNodeId"
+        columns = (
+            "start, end, deviceId, contextId, streamId, correlationId, globalPid, demangledName, shortName, graphNodeId"
+        )
         self.table("CUPTI_ACTIVITY_KIND_KERNEL", columns)
-        self.table("CUPTI_ACTIVITY_KIND_RUNTIME", "start, end, eventClass, globalTid, correlationId, nameId, returnValue")
+        self.table(
+            "CUPTI_ACTIVITY_KIND_RUNTIME", "start, end, eventClass, globalTid, correlationId, nameId, returnValue"
+        )
         self.table("NVTX_EVENTS", "start, end, eventType, rangeId, text, textId, globalTid, domainId")
         self.table(node_table, "start, end, eventClass, globalTid, nameId, graphNodeId, originalGraphNodeId")
 
@@ -52,7 +58,9 @@ class Export:
             self.rows("StringIds", [(self._strings[text], text)])
         return self._strings[text]
 
-    def kernel(self, start: int, end: int, stream: int, *, node: int | None = None, corr: int = 1, name: str = "k") -> None:
+    def kernel(
+        self, start: int, end: int, stream: int, *, node: int | None = None, corr: int = 1, name: str = "k"
+    ) -> None:
         text = self.string(name)
         self.rows("CUPTI_ACTIVITY_KIND_KERNEL", [(start, end, 0, 1, stream, corr, PID, text, text, node)])
 
@@ -77,7 +85,9 @@ class Export:
         cloned = [(end, end, 77, TID, 0, exec_id << 32 | i, original << 32 | i) for i in range(len(nodes))]
         self.rows(self.node_table, created + cloned)
 
-    def replay(self, nodes: Sequence[Node], starts: Sequence[int], *, exec_id: int = EXEC, first_corr: int = 1000) -> None:
+    def replay(
+        self, nodes: Sequence[Node], starts: Sequence[int], *, exec_id: int = EXEC, first_corr: int = 1000
+    ) -> None:
         """Launch the graph at every start."""
         for i, start in enumerate(starts):
             self.call("cudaGraphLaunch_v10000", start - 500, first_corr + i)
@@ -92,7 +102,8 @@ class Export:
 
 
 def decode(path: Path, nodes: Sequence[Node], starts: Sequence[int] = (100_000, 200_000, 300_000), **more: Any) -> Path:
-    """Capture and replays in one export."""
+    """Capture and replays in one export, in place of an older one."""
+    path.unlink(missing_ok=True)
     export = Export(path, **more)
     export.capture(nodes)
     export.replay(nodes, starts)

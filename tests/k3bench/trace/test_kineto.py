@@ -30,7 +30,13 @@ def test_times_never_pass_through_floats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ts", "dur", "busy_ns", "n_sub_ns"),
-    [("10", "5", 5000, 0), ("10.5", "5.25", 5250, 0), ("1e1", "5e0", 5000, 0), ("10.000", "0.0015", 2, 1), ('"10"', "5", 5000, 0)],
+    [
+        ("10", "5", 5000, 0),
+        ("10.5", "5.25", 5250, 0),
+        ("1e1", "5e0", 5000, 0),
+        ("10.000", "0.0015", 2, 1),
+        ('"10"', "5", 5000, 0),
+    ],
 )
 def test_every_way_to_write_a_time_is_read(tmp_path: Path, ts: str, dur: str, busy_ns: int, n_sub_ns: int) -> None:
     """Whole microseconds, odd digits, exponents and quoted numbers; digits below a nanosecond are counted."""
@@ -40,8 +46,12 @@ def test_every_way_to_write_a_time_is_read(tmp_path: Path, ts: str, dur: str, bu
 
 def test_categories_and_tracks_of_2021(tmp_path: Path) -> None:
     """`Kernel`, `Memcpy` and a track named `stream 7` without stream arguments."""
-    event = '{"ph": "X", "cat": "%s", "name": "k", "pid": 0, "tid": "stream 7", "ts": %d, "dur": 2, "args": {"device": 0}}'
-    result = measured(write(tmp_path / "t.json", [event % ("Kernel", 5), event % ("Memcpy", 9), event % ("Memset", 20)]))
+    event = (
+        '{"ph": "X", "cat": "%s", "name": "k", "pid": 0, "tid": "stream 7", "ts": %d, "dur": 2, "args": {"device": 0}}'
+    )
+    result = measured(
+        write(tmp_path / "t.json", [event % ("Kernel", 5), event % ("Memcpy", 9), event % ("Memset", 20)])
+    )
     assert (result.counts.n_kernels, result.counts.n_memcpy, result.counts.n_memset) == (1, 1, 1)
     assert [lane.lane for lane in result.devices[0].lanes] == ["-/7"]
 
@@ -54,7 +64,9 @@ def test_devices_are_never_unioned(tmp_path: Path) -> None:
 
 def test_zero_and_negative_lengths_are_counted(tmp_path: Path) -> None:
     """A zero-length operation is an instance without measure; one that ends before it starts is left out and said."""
-    result = measured(write(tmp_path / "t.json", [kernel(K("1", "5")), kernel(K("3", "0", 8)), kernel(K("4", "-2", 9))]))
+    result = measured(
+        write(tmp_path / "t.json", [kernel(K("1", "5")), kernel(K("3", "0", 8)), kernel(K("4", "-2", 9))])
+    )
     assert (result.counts.n_ops, result.counts.n_zero_length, result.counts.n_negative) == (2, 1, 1)
     assert result.devices[0].window.residency_ns == 0
     assert [w.code for w in result.warnings] == ["negative_lengths"]
@@ -128,7 +140,7 @@ def test_ordinary_stream_labels_are_fine(tmp_path: Path) -> None:
 def test_zero_timestamps_are_refused(tmp_path: Path) -> None:
     """torch 2.12 wrote ts 0 for part of a trace."""
     path = write(tmp_path / "t.json", [kernel(K("0", "5")), kernel(K("5114168994666.494", "5", 8))])
-    with pytest.raises(TraceError, match="zero timestamp|not of this clock"):
+    with pytest.raises(TraceError, match=r"zero timestamp|not of this clock"):
         measured(path)
 
 

@@ -99,8 +99,8 @@ def test_correlations_belong_to_their_process(tmp_path: Path) -> None:
     export.replay([Node(0, 1000, 7)], [100_000, 200_000])
     other = PID + (1 << 24)
     export.base.execute(
-        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT start + 500, end + 500, deviceId, contextId, streamId, correlationId,"
-        f" {other}, demangledName, shortName, graphNodeId FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT start + 500, end + 500, deviceId, contextId, streamId,"
+        f" correlationId, {other}, demangledName, shortName, graphNodeId FROM CUPTI_ACTIVITY_KIND_KERNEL"
     )
     (device,) = measured(export.done(), warm_up=0).devices
     assert [(g.n_steps_kept, g.total.residency_ns) for g in device.graphs] == [(2, 0), (2, 0)]
@@ -161,7 +161,9 @@ def test_a_collector_that_says_it_lost_events_is_refused(tmp_path: Path) -> None
     export = Export(tmp_path / "t.sqlite")
     export.kernel(0, 10, 7)
     export.table("DIAGNOSTIC_EVENT", "timestamp, severity, text")
-    export.rows("DIAGNOSTIC_EVENT", [(0, 1, "Number of CUDA events collected: 1,773."), (1, 2, "37 CUDA events were dropped")])
+    export.rows(
+        "DIAGNOSTIC_EVENT", [(0, 1, "Number of CUDA events collected: 1,773."), (1, 2, "37 CUDA events were dropped")]
+    )
     with pytest.raises(TraceError, match="37 CUDA events were dropped"):
         measured(export.done())
 
@@ -254,7 +256,8 @@ def test_an_export_of_another_version_is_refused_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed export leaves half a sqlite; it is neither read nor kept."""
-    fake_nsys(tmp_path, 'case "$1" in --version) echo 2023.4.4.54;; *) echo half > "$7"; echo ProtobufParseException >&2; exit 1;; esac')
+    fails = 'echo half > "$7"; echo ProtobufParseException >&2; exit 1'
+    fake_nsys(tmp_path, f'case "$1" in --version) echo 2023.4.4.54;; *) {fails};; esac')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     report = tmp_path / "run.nsys-rep"
     report.write_bytes(b"NSYS binary report")

@@ -137,11 +137,21 @@ class Tracking(Model):
     experiment: Name | None = None
 
 
+class FamilyPattern(Model):
+    """Maps a range or kernel name (regular expression) of a foreign engine to a family; an anchor opens a segment."""
+
+    family: Name
+    range: str | None = None
+    kernel: str | None = None
+    anchor: bool = False
+
+
 class Profiling(Model):
     """Separate profiled runs, never timed: `none` until a trace is wanted."""
 
     tool: Literal["none", "nsys", "kineto", "cupti"] = "none"
     level: Positive | None = None
+    families: tuple[FamilyPattern, ...] = ()
 
 
 class Recipe(Record):

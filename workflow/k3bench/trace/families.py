@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -101,13 +102,11 @@ def is_step(text: str) -> bool:
 
 
 def read_patterns(path: Path) -> tuple[Pattern, ...]:
-    """The table of a recipe (key `families`) or a file of its own, YAML or JSON."""
+    """The table of a plan, of a recipe (`trace.families`), or a file of its own, YAML or JSON."""
     import yaml
 
     try:
-        content = yaml.safe_load(_bounded(path))
-        rows = content.get("families") if isinstance(content, dict) else content
-        patterns = msgspec.convert(rows, tuple[Pattern, ...])
+        patterns = msgspec.convert(_table(yaml.safe_load(_bounded(path))), tuple[Pattern, ...])
         for row in patterns:
             if not row.range and not row.kernel:
                 raise ValueError(f"the row of family {row.family!r} has neither `range` nor `kernel`")
@@ -119,6 +118,14 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
             fix="write rows such as `- {range: 'layers\\.(?P<layer>\\d+)\\.kda', family: KDA}` under `families:`",
         ) from None
     return patterns
+
+
+def _table(content: Any) -> Any:
+    """Rows, or a mapping that holds them under `families`, `trace` or `recipe`; no table is an empty one."""
+    for key in ("recipe", "trace", "families"):
+        if isinstance(content, dict):
+            content = content.get(key, content if key != "families" else ())
+    return content
 
 
 class CapturedRange(msgspec.Struct, frozen=True):

@@ -9,6 +9,8 @@ reachable at best.
 
 from __future__ import annotations
 
+from decimal import ROUND_HALF_UP, Decimal
+
 from k3bench.records.residency import Arm, ForkHeadroom, ForkSpan, Headroom, TraceResidency
 from k3bench.units import ms_from_ns
 
@@ -87,7 +89,8 @@ def _over(achieved: float | None, ideal: float) -> float | None:
 
 def overlap_seen(residency_ms: list[float], step_ms: float, gains_ms: dict[str, float]) -> str:
     """All that published residencies alone allow: the overlap seen, not the headroom, because gaps are not shown."""
-    seen = sum(residency_ms)
+    seen = sum((Decimal(str(ms)) for ms in residency_ms), Decimal(0))
     saved = ", ".join(f"{name} saved {gain:.2f} ms" for name, gain in gains_ms.items())
-    share = 100 * seen / step_ms
-    return f"overlap seen {seen:.3f} ms a step, {share:.1f} % of {step_ms:.1f} ms; gaps not shown; {saved}"
+    share = 100 * float(seen) / step_ms
+    printed = seen.quantize(Decimal("0.001"), ROUND_HALF_UP)
+    return f"overlap seen {printed} ms a step, {share:.1f} % of {step_ms:.1f} ms; gaps not shown; {saved}"
