@@ -19,6 +19,7 @@ from k3bench.errors import BuildError, RecordError
 from k3bench.records.equivalence import Equivalence, EquivalenceRow
 from k3bench.records.measurement import Arm
 from k3bench.records.plan import Build, Plan, PlannedObservation
+from k3bench.records.recipe import K3MODEL
 from k3model.equivalence import Row, Subject, probe_rows
 from k3model.errors import K3ModelError
 
@@ -109,7 +110,7 @@ def _subjects(
 ) -> list[Subject]:
     """The recipe's preset, beside a quick one on a GPU, with the policies that this observation runs."""
     engine = plan.recipe.engine
-    if engine.name != "k3model":
+    if engine.name not in K3MODEL:
         return []
     policies = tuple(dict.fromkeys(builds[planned.arm(arm)].policy for arm in builds))
     names = presets or ((QUICK,) if device == "cuda" else ()) + (STANDS_FOR.get(engine.preset, engine.preset),)
@@ -126,7 +127,7 @@ def _checked(row: Row) -> EquivalenceRow:
 
 def _nothing_decoded(plan: Plan) -> EquivalenceRow:
     engine = plan.recipe.engine
-    reason = f"engine {engine.name} decodes nothing that could be compared"
+    reason = f"engine {engine.name} gives no outputs that could be compared"
     return EquivalenceRow(
         kind="fork", status="not_run", what="sameness", preset=engine.preset, policy="every policy", reason=reason
     )
