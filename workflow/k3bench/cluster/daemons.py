@@ -93,7 +93,7 @@ class Cluster:
 
     def down(self, *, say: Say = lambda _: None) -> None:
         """Cancel the jobs, or their processes would outlive the daemons; then end exactly what `up` started."""
-        if self.call("scontrol", "ping", check=False)[0] == 0:
+        if "slurmctld" in self.processes() and self.call("scontrol", "ping", check=False)[0] == 0:
             self.call("scancel", "--user", str(os.getuid()), check=False)
             end = time.monotonic() + 15
             while self.call("squeue", "-h", check=False)[1].strip() and time.monotonic() < end:
