@@ -1,7 +1,7 @@
 """Continuous batching over one model: prompts in, greedy tokens out as they are chosen, rows shared by all who ask.
 
-A thread owns the model. Each turn it takes one waiting prompt into a free row (prefill alone, then the row joins), and
-steps the smallest captured batch that covers the rows in use. Out of scope: HTTP and text (`server.py`).
+A thread owns the model. Each turn it takes waiting prompts into free rows (prefilled apart, then they join) and steps
+the smallest captured batch that covers the rows in use. Out of scope: HTTP and text (`server.py`).
 """
 
 from __future__ import annotations
@@ -139,35 +139,45 @@ class Scheduler:
             return not self._stopping
 
     def _admit(self) -> None:
-        """One prompt a turn, into the lowest free row: running rows wait for one prefill at most."""
-        if not self._waiting or None not in self._rows:
+        """Waiting prompts of one length, into the lowest free rows: running rows wait for one prefill at most."""
+        taken: dict[int, Job] = {}
+        free = deque(row for row, job in enumerate(self._rows) if job is None)
+        while free and self._waiting:
+            job = self._waiting[0]
+            if taken and len(job.prompt) != len(next(iter(taken.values())).prompt):
+                break
+            self._waiting.popleft()
+            if job.cancelled:
+                self.counters.cancelled += 1
+            else:
+                taken[free.popleft()] = job
+        if not taken:
             return
-        job, row = self._waiting.popleft(), self._rows.index(None)
-        if job.cancelled:
-            self.counters.cancelled += 1
-            return
-        self._rows[row] = job
-        token = self._prefill(job.prompt, row)
-        self.counters.prompt_tokens += len(job.prompt)
-        self._give(row, job, token)
+        for row, job in taken.items():
+            self._rows[row] = job
+        for (row, job), token in zip(taken.items(), self._prefill(taken), strict=True):
+            self.counters.prompt_tokens += len(job.prompt)
+            self._give(row, job, token)
 
     @torch.no_grad()
-    def _prefill(self, prompt: Sequence[int], row: int) -> int:
-        """The row as after this prompt; returns the first chosen token."""
-        caches = self.model.caches
-        for pool in (caches.conv[:, row], caches.state[:, row]):
-            pool.zero_()
-        one = slice(row, row + 1)
-        rows = Rows(caches.slots[one], caches.positions[one], caches.table[one], False, caches.config.page_tokens)
+    def _prefill(self, taken: dict[int, Job]) -> list[int]:
+        """The rows as after their prompts, all of one length; returns each one's first token."""
+        caches, device = self.model.caches, self.model.device
+        index = torch.tensor(list(taken), device=device)
+        for pool in (caches.conv, caches.state):
+            pool.index_fill_(1, index, 0)
+        page_tokens = caches.config.page_tokens
+        rows = Rows(caches.slots[index], caches.positions[index], caches.table[index], False, page_tokens)
         forks = next(iter(self._sessions.values())).forks
+        prompts = torch.tensor([list(job.prompt) for job in taken.values()], device=device)
         start, logits = 0, None
-        for part in torch.tensor([list(prompt)], device=self.model.device).split(PREFILL_CHUNK, dim=1):
+        for part in prompts.split(PREFILL_CHUNK, dim=1):
             logits = self.model.prefill(part, rows, start, forks)
             start += part.shape[1]
         assert logits is not None
-        token = int(logits.argmax(-1).item())
-        caches.tokens[row], caches.positions[row] = token, start
-        return token
+        tokens = logits.argmax(-1)
+        caches.tokens[index], caches.positions[index] = tokens, torch.full_like(tokens, start)
+        return [int(token) for token in tokens.tolist()]
 
     def _step(self) -> None:
         """One token for every row in use. Rows between them decode nothing worth keeping, parked at position 0."""

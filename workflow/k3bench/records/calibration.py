@@ -13,7 +13,9 @@ Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ClientLevel(Model):
-    """One concurrency. Bias is the client's request TPOT against the server's own send stamps; lag is stamp - stamp."""
+    """One concurrency. Lag is client's stamp - server's; shift is by how much it grows from a request's first chunk to
+    its last, and bias is the shift in percent of that time.
+    """
 
     concurrency: Annotated[int, Field(ge=1)]
     requests: int
@@ -22,6 +24,7 @@ class ClientLevel(Model):
     server_tpot_ms: Finite
     bias_pct_median: Finite
     bias_pct_largest: Finite
+    shift_ms_median: Finite
     lag_ms_median: Finite
     lag_ms_p99: Finite
     client_cpu_share: Share

@@ -1,7 +1,7 @@
 """Anything behind the OpenAI streaming API: attach to it, or start it per run; load it; hand back requests and checks.
 
 A run is one life of a server (unless the recipe says `restart: none`), and every way in which it can fail is a failed
-check of the points it should have given. Out of scope: what a request must be (`k3bench.validity`), commands (`serving`).
+check of the points it should have given. Out of scope: what a request must be (`validity`), commands (`serving`).
 """
 
 from __future__ import annotations
