@@ -259,7 +259,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _add_trace(verbs: Verbs) -> None:
-    from k3bench.trace.command import add_arguments
+    from k3bench.trace.arguments import add_arguments
 
     verb = add_verb(
         verbs,

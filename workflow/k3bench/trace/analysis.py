@@ -19,6 +19,7 @@ from k3bench.records.residency import (
     TraceWarning,
 )
 from k3bench.trace import readers
+from k3bench.trace.arguments import UNATTRIBUTED_LIMIT_PCT, WARM_UP_STEPS
 from k3bench.trace.attribution import UNKNOWN, Labels, attribute
 from k3bench.trace.families import CaptureRecord, Grammar
 from k3bench.trace.forks import fork_spans
@@ -27,10 +28,6 @@ from k3bench.trace.pictures import pictures
 from k3bench.trace.residency import measure
 from k3bench.trace.steps import Steps, changing_nodes, steps_of
 from k3bench.trace.summary import most_steps
-
-#: Of the busy time of the kept steps: more without a family means the attribution failed, not that little is "other".
-UNATTRIBUTED_LIMIT_PCT = 1.0
-WARM_UP_STEPS = 1
 
 
 @dataclass(frozen=True)

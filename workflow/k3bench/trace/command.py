@@ -13,59 +13,11 @@ from k3bench.errors import K3Error, TraceError
 from k3bench.records.residency import Arm, Profiled, Residency, TraceResidency
 from k3bench.store import write_record
 from k3bench.trace import against, lines
-from k3bench.trace.analysis import UNATTRIBUTED_LIMIT_PCT, WARM_UP_STEPS, Asked, analyse
+from k3bench.trace.analysis import Asked, analyse
+from k3bench.trace.arguments import add_arguments
 from k3bench.trace.families import Grammar, read_patterns
 from k3bench.trace.headroom import headroom
 from k3bench.trace.summary import disagreements, summaries
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `k3bench trace`."""
-    parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="nsys .sqlite/.nsys-rep, Kineto or CUPTI JSON"
-    )
-    parser.add_argument("--before", nargs="+", type=Path, default=[], metavar="FILE", help="traces of the before arm")
-    parser.add_argument("--after", nargs="+", type=Path, default=[], metavar="FILE", help="traces of the after arm")
-    parser.add_argument(
-        "--collected", type=Path, metavar="DIR", help="traces of an observation, as `k3bench measure` left them"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the residency record")
-    parser.add_argument(
-        "--families",
-        nargs="?",
-        const="",
-        metavar="PATTERNS",
-        help="fail if families cannot be told; PATTERNS is a recipe or a YAML table that maps ranges or kernels",
-    )
-    parser.add_argument(
-        "--capture", type=Path, metavar="FILE", help="the engine's capture record, or a Kineto capture trace"
-    )
-    parser.add_argument(
-        "--against", type=Path, metavar="ORACLE", help="print every value beside the oracle's; exit 1 on a difference"
-    )
-    parser.add_argument(
-        "--warm-up", type=_count, default=WARM_UP_STEPS, metavar="N", help="steps dropped per graph (default 1)"
-    )
-    parser.add_argument("--unattributed-limit", type=float, default=UNATTRIBUTED_LIMIT_PCT, metavar="PCT")
-    parser.add_argument(
-        "--claimed-gain", type=float, metavar="MS", help="a claimed gain per step, held against the ideal gain"
-    )
-    parser.add_argument(
-        "--unprofiled-step", type=float, metavar="MS", help="step time of the same run without a profiler"
-    )
-    parser.add_argument("--accept-lanes", action="store_true", help="take logical lanes for streams")
-    parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write one attributed step for the Perfetto UI")
-    parser.add_argument(
-        "--scrub", type=Path, metavar="FILE", help="write a copy without hosts, users, paths, environment"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print nothing but refusals")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
