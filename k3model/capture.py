@@ -7,15 +7,13 @@ before each run. Out of scope: timing, prompts as text, sampling.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 
 from k3model.cache import Snapshot
-from k3model.decode import K3, Ranges, no_ranges
+from k3model.decode import K3
 from k3model.errors import CapacityError
 from k3model.policy import OverlapPolicy
+from k3model.ranges import Ranges, no_ranges, nvtx_range
 from k3model.streams import Forks, multi_stream
 
 WARM_UP_STEPS = 2
@@ -23,25 +21,25 @@ WARM_UP_STEPS = 2
 PREFILL_CHUNK = 512
 
 
-@contextmanager
-def nvtx_range(name: str) -> Iterator[None]:
-    """A push/pop range; open while its ops are captured, so that a trace of replays can be attributed."""
-    torch.cuda.nvtx.range_push(name)
-    try:
-        yield
-    finally:
-        torch.cuda.nvtx.range_pop()
-
-
 class Decode:
     """One policy and one batch size on a model. Rows 0..batch-1 of its caches and buffers are this session's."""
 
-    def __init__(self, model: K3, policy: OverlapPolicy, batch: int, *, forks: Forks | None = None) -> None:
+    def __init__(
+        self,
+        model: K3,
+        policy: OverlapPolicy,
+        batch: int,
+        *,
+        forks: Forks | None = None,
+        ranges: Ranges | None = None,
+    ) -> None:
+        """`ranges` are opened by eager steps and by the capture; without them the capture alone opens NVTX ranges."""
         model.caches.check(batch)
         self.model, self.policy, self.batch = model, policy, batch
         self.forks = forks if forks is not None else Forks(policy, model.side_stream)
         self.rows = model.caches.rows(batch)
-        self.ranges: Ranges = nvtx_range if model.device.type == "cuda" else no_ranges
+        self.ranges = ranges
+        self._warm = False
         self._graph: torch.cuda.CUDAGraph | None = None
 
     # --- buffers, at fixed addresses
@@ -118,9 +116,9 @@ class Decode:
         return self._graph is not None
 
     @torch.no_grad()
-    def capture(self) -> None:
-        """Warm up and capture one step, forks included; caches are as before afterwards. Nothing to do without CUDA."""
-        if self.model.device.type != "cuda" or self._graph is not None:
+    def warm_up(self) -> None:
+        """Run what a capture needs to have run before; caches are as before afterwards. Nothing to do without CUDA."""
+        if self.model.device.type != "cuda" or self._warm:
             return
         self.check_steps(WARM_UP_STEPS)
         before = self.snapshot()
@@ -128,14 +126,23 @@ class Decode:
         side.wait_stream(torch.cuda.current_stream())
         with multi_stream(), torch.cuda.stream(side):
             for _ in range(WARM_UP_STEPS):
-                self._eager_step()
+                self._eager_step(no_ranges)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize(self.model.device)
+        self.model.graph_pool()
+        self.restore(before)
+        self._warm = True
+
+    @torch.no_grad()
+    def capture(self) -> None:
+        """Warm up and capture one step, forks included; caches are as before afterwards. Nothing to do without CUDA."""
+        if self.model.device.type != "cuda" or self._graph is not None:
+            return
+        self.warm_up()
         graph = torch.cuda.CUDAGraph()
         with multi_stream(), torch.cuda.graph(graph, pool=self.model.graph_pool()):
-            self._eager_step()
+            self._eager_step(self.ranges or nvtx_range)
         self._graph = graph
-        self.restore(before)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -143,10 +150,13 @@ class Decode:
         if self._graph is not None:
             self._graph.replay()
         else:
-            self._eager_step()
+            self._eager_step(self.ranges or no_ranges)
 
-    def _eager_step(self) -> None:
-        self._choose(self.model.step(self.tokens, self.rows, self.forks, self.ranges))
+    def _eager_step(self, ranges: Ranges) -> None:
+        with self.forks.ranged(ranges):
+            logits = self.model.step(self.tokens, self.rows, self.forks, ranges)
+        with ranges(self.model.head_range):
+            self._choose(logits)
 
     def _choose(self, logits: torch.Tensor) -> None:
         """Greedy choice, remembered; positions move on. Index writes only, so a graph can hold it."""

@@ -8,7 +8,6 @@ Out of scope: choosing tokens, batches and graphs (`capture.py`); reading checkp
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -23,16 +22,9 @@ from k3model.kda import KDA
 from k3model.mla import MLA
 from k3model.moe import DenseMLP, MoE
 from k3model.pointwise import linear_wide, rms_norm
+from k3model.ranges import Ranges, no_ranges
 from k3model.streams import Forks, side_stream
 from k3model.weights import Weights, fill
-
-#: Opens a named range around one layer's family, such as "L3.MLA"; the default opens nothing.
-Ranges = Callable[[str], AbstractContextManager[object]]
-
-
-def no_ranges(name: str) -> AbstractContextManager[object]:
-    """Nothing to attribute to."""
-    return nullcontext()
 
 
 class Layer:
@@ -53,6 +45,8 @@ class Layer:
             self.self_attn = KDA(attention, config, collectives, config.kda_layers.index(index))
         dense = config.is_dense(index)
         self.mlp = DenseMLP(weights, config, collectives) if dense else MoE(weights, config, collectives, index)
+        self.attention_range, self.mlp_range = (f"L{index}.{part.family}" for part in (self.self_attn, self.mlp))
+        self.rest_range = f"L{index}.other"
 
     def prepare(self) -> None:
         """Derive what the parts derive."""
@@ -82,6 +76,7 @@ class K3:
         config, model = self.config, weights.at("model")
         self.embed_tokens = model.matrix("embed_tokens", config.vocab, config.hidden)
         self.layers = [Layer(model.at(f"layers.{i}"), config, self.collectives, i) for i in range(config.layers)]
+        self.head_range = f"L{config.layers}.other"
         self.output_attn_res = MixPair(model, "output_attn_res", config.hidden)
         self.norm = model.norm("norm", config.hidden)
         rank, of = self.collectives.rank, config.tp_size
@@ -106,7 +101,8 @@ class K3:
 
     def step(self, tokens: torch.Tensor, rows: Rows, forks: Forks, ranges: Ranges = no_ranges) -> torch.Tensor:
         """One token [B] a row at `rows.positions` -> logits [B, vocab]; caches move on. No host decision inside."""
-        caches, rows = self.caches, rows.stepping()
+        with ranges(self.layers[0].rest_range):
+            caches, rows = self.caches, rows.stepping()
 
         def attend(layer: Layer, x: torch.Tensor) -> torch.Tensor:
             return layer.self_attn.step(x, caches, rows, forks)
@@ -144,21 +140,26 @@ class K3:
     ) -> torch.Tensor:
         """The stack as the paper draws it. `keep` names the rows whose logits are wanted."""
         config, eps = self.config, self.config.rms_eps
-        residual = Residual(bank, F.embedding(tokens, self.embed_tokens), config.attn_res_block, eps)
+        with ranges(self.layers[0].rest_range):
+            residual = Residual(bank, F.embedding(tokens, self.embed_tokens), config.attn_res_block, eps)
         for layer in self.layers:
-            h = residual.attention_input(layer.index, layer.self_attention_res)
-            x = rms_norm(h, layer.input_layernorm, eps)
-            with ranges(f"L{layer.index}.{layer.self_attn.family}"):
+            with ranges(layer.rest_range):
+                h = residual.attention_input(layer.index, layer.self_attention_res)
+                x = rms_norm(h, layer.input_layernorm, eps)
+            with ranges(layer.attention_range):
                 out = attend(layer, x)
-            residual.add(out)
-            x = rms_norm(residual.mix(layer.mlp_res), layer.post_attention_layernorm, eps)
-            with ranges(f"L{layer.index}.{layer.mlp.family}"):
+            with ranges(layer.rest_range):
+                residual.add(out)
+                x = rms_norm(residual.mix(layer.mlp_res), layer.post_attention_layernorm, eps)
+            with ranges(layer.mlp_range):
                 out = feed_forward(layer, x)
-            residual.add(out)
-        h = residual.mix(self.output_attn_res)
-        self.mixes = tuple(residual.mixes)
-        x = rms_norm(h if keep is None else h[keep], self.norm, eps)
-        return self.collectives.gather_columns(linear_wide(x, self.lm_head))
+            with ranges(layer.rest_range):
+                residual.add(out)
+        with ranges(self.head_range):
+            h = residual.mix(self.output_attn_res)
+            self.mixes = tuple(residual.mixes)
+            x = rms_norm(h if keep is None else h[keep], self.norm, eps)
+            return self.collectives.gather_columns(linear_wide(x, self.lm_head))
 
 
 def build(

@@ -19,9 +19,11 @@ from typing import Any, TypeVar
 import torch
 
 from k3model.policy import OverlapPolicy
+from k3model.ranges import Ranges, no_ranges
 
 L = TypeVar("L")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _thread = threading.local()
 
@@ -48,11 +50,14 @@ class Forks:
     def __init__(self, policy: OverlapPolicy, stream: torch.cuda.Stream | None) -> None:
         self.policy = policy
         self.stream = stream
+        self.ranges: Ranges = no_ranges
         self._depth = 0
         self._held: list[Any] = []
 
     def fork(self, name: str, left: Callable[[], L], right: Callable[[], R], *, allowed: bool = True) -> tuple[L, R]:
         """Run both legs and return both results. `allowed` is the layer's own gate on top of the policy's flag."""
+        if self.ranges is not no_ranges:
+            left, right = self._ranged(f"fork.{name}.main", left), self._ranged(f"fork.{name}.side", right)
         if self.stream is None or not self.gate(name, allowed):
             return left(), right()
         main = torch.cuda.current_stream(self.stream.device)
@@ -67,6 +72,22 @@ class Forks:
         self.join(name, main, done)
         self._keep_alive(right_result, main)
         return left_result, right_result
+
+    @contextmanager
+    def ranged(self, ranges: Ranges) -> Iterator[None]:
+        """Name the legs of every fork met meanwhile, the serial ones too: a trace of either arm then shows them."""
+        before, self.ranges = self.ranges, ranges
+        try:
+            yield
+        finally:
+            self.ranges = before
+
+    def _ranged(self, name: str, leg: Callable[[], T]) -> Callable[[], T]:
+        def run() -> T:
+            with self.ranges(name):
+                return leg()
+
+        return run
 
     def gate(self, name: str, allowed: bool) -> bool:
         """All gates: the policy's flag, the layer's own, the thread's flag, and no torch.compile trace under way."""
