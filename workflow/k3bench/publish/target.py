@@ -6,11 +6,11 @@ In: a folder and the environment. Out: `Target`. Out of scope: talking to it.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 from k3bench.errors import TrackingError
 
@@ -37,10 +37,7 @@ class Target:
     @property
     def shown(self) -> str:
         """The address without user and password."""
-        parts = urlsplit(self.uri)
-        if "@" not in parts.netloc:
-            return self.uri
-        return urlunsplit(parts._replace(netloc="…@" + parts.netloc.rpartition("@")[2]))
+        return without_password(self.uri)
 
     def artifacts_of(self, experiment: str) -> str | None:
         """Where an experiment's artifacts go; None lets a server decide."""
@@ -66,6 +63,11 @@ class Target:
             )
         if self.database is not None:
             _refuse_unwritable(self.database)
+
+
+def without_password(text: str) -> str:
+    """An address, or a message that holds one, without user and password."""
+    return re.sub(r"(?<=//)[^/\s]+@", "…@", text)
 
 
 def _refuse_unwritable(database: Path) -> None:

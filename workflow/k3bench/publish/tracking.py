@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from k3bench.errors import TrackingError
 from k3bench.publish.lock import single_writer
 from k3bench.publish.projection import Projected
-from k3bench.publish.target import Target
+from k3bench.publish.target import Target, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -88,7 +88,7 @@ def _ours(error: Exception) -> bool:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    return without_password(lines[0] if lines else type(error).__name__)[:300]
 
 
 def _hush() -> None:
