@@ -7,7 +7,7 @@ The campaigns kept in results/recorded/ are compared and published beside the re
 
 from pathlib import Path
 
-from k3bench.plan import make_plan, spec_digests, verified
+from k3bench.plan import make_plan, profiled, spec_digests, verified
 from k3bench.recipe import load_recipe
 from k3bench.store import recorded_campaigns, summaries
 
@@ -21,6 +21,7 @@ RECORDS[NAME] = [
     f"results/{NAME}/plan.json",
     *(f"results/{NAME}/observations/{obs}/{name}.json" for obs, name in ALLOCATIONS),
     *(f"results/{NAME}/observations/{obs}/equivalence.json" for obs in verified(PLAN)),
+    *(f"results/{NAME}/observations/{obs}/residency.json" for obs in profiled(PLAN)),
 ]
 
 
@@ -35,6 +36,7 @@ include: "workflow/rules/plan.smk"
 include: "workflow/rules/build.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/verify.smk"
+include: "workflow/rules/trace.smk"
 include: "workflow/rules/compare.smk"
 include: "workflow/rules/publish.smk"
 

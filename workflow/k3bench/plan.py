@@ -112,6 +112,11 @@ def verified(plan: Plan) -> list[str]:
     return [o.id for o in plan.observations if plan.recipe.engine.name == "k3model" and not o.zero_change]
 
 
+def profiled(plan: Plan) -> list[str]:
+    """The observations whose arms run once more under a profiler, for their residency."""
+    return list(dict.fromkeys(p.observation for p in plan.profiles))
+
+
 def describe(plan: Plan) -> str:
     """The plan as a table in submission order, with its totals."""
     recipe, table = plan.recipe, rows(plan)

@@ -1,4 +1,4 @@
-"""The verbs of the stages: run, plan, build, measure, verify, trace, compare, publish, track."""
+"""The verbs of the stages: run, plan, build, measure, verify, profile, trace, compare, publish, track."""
 
 from __future__ import annotations
 
@@ -258,6 +258,32 @@ def _verify(args: argparse.Namespace) -> int:
     return 0
 
 
+def _add_profile(verbs: Verbs) -> None:
+    verb = add_verb(
+        verbs,
+        "profile",
+        "Run one arm once more under a profiler, in a process of its own, and keep the trace. Never timed.",
+        "k3bench profile results/x/plan.json obs1/after --out results/x/observations/obs1/traces",
+        "k3bench profile results/x/plan.json obs1/before --tool kineto --level 8 --executor here --out /tmp/traces",
+    )
+    verb.add_argument("plan", type=Path)
+    verb.add_argument("arm", metavar="OBS/ARM")
+    verb.add_argument("--tool", choices=("nsys", "kineto", "cupti"), help="instead of the recipe's trace.tool")
+    verb.add_argument("--level", type=int, help="instead of the recipe's trace.level")
+    verb.add_argument("--executor", choices=("here", "debug", "local", "slurm"), default="local")
+    verb.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    verb.set_defaults(run=_profile)
+
+
+def _profile(args: argparse.Namespace) -> None:
+    from k3bench.measure.profile import profile
+
+    observation, arm = _two_names(args.arm, "OBS/ARM, e.g. obs1/after")
+    found = profile(args.plan, observation, arm, out=args.out, executor=args.executor, tool=args.tool, level=args.level)
+    times = f"{found.profiled_step_ms:.3f} ms a step profiled, {found.unprofiled_step_ms:.3f} ms without"
+    print(f"{args.out / found.trace}: {found.tool_version}, {found.n_replays} replays, {times}")
+
+
 def _add_trace(verbs: Verbs) -> None:
     from k3bench.trace.arguments import add_arguments
 
@@ -292,6 +318,7 @@ VERBS = (
     _add_build,
     _add_measure,
     _add_verify,
+    _add_profile,
     _add_trace,
     _add_compare,
     _add_publish,

@@ -211,6 +211,9 @@ def _impossible(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "looks", f"{recipe.looks} looks at {recipe.blocks} blocks", "a look needs at least one new block"
     if recipe.trace.tool != "none" and recipe.trace.level not in (None, *levels):
         yield "trace.level", f"trace.level {recipe.trace.level} is not among workload.levels", choose
+    if recipe.trace.tool != "none" and recipe.engine.name != "k3model":
+        cure = "start the server under nsys yourself and use `k3bench trace`, or write `trace: {tool: none}`"
+        yield "trace.tool", f"a profiled run needs engine k3model, not {recipe.engine.name}", cure
     for arm in ("before", "after"):
         if recipe.engine.name in IN_PROCESS and getattr(recipe.arms, arm).environment:
             problem = f"arm {arm} has an environment, but both arms of {recipe.engine.name} share one process"

@@ -260,6 +260,8 @@ class Collected(Record):
     tool: Literal["nsys", "kineto", "cupti"]
     tool_version: str
     cupti_version: str | None = None
+    #: identity of the build that ran
+    build: Digest | None = None
     n_replays: int
     #: median step time of the profiled replays, and of as many replays without a profiler, by CUDA events
     profiled_step_ms: Finite | None = None

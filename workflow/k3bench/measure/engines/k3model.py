@@ -33,10 +33,10 @@ class InProcessK3:
     def __init__(self, request: EngineRequest) -> None:
         recipe = request.recipe
         self.osl_tokens = recipe.workload.osl_tokens
-        self.model = _build(request)
+        self.model = build_model(request)
         self.device = self.model.device.type
         self._policies = {arm: policy(build.policy) for arm, build in request.builds.items()}
-        self._snapshots = _snapshots(self.model, request)
+        self._snapshots = snapshots(self.model, request)
         self._sessions: dict[tuple[Arm, int], Decode] = {}
         self._tokens: dict[tuple[Arm, int], torch.Tensor] = {}
         self._repeats = True
@@ -61,7 +61,7 @@ class InProcessK3:
         """OSL greedy steps for `level` rows from the snapshot."""
         session = self._sessions[context.arm, context.level]
         session.restore(self._snapshots[context.level])
-        timed = _time_on_device if self.device == "cuda" else _time_on_host
+        timed = time_on_device if self.device == "cuda" else _time_on_host
         gc.disable()
         try:
             step_ns = timed(session.step, self.osl_tokens)
@@ -105,7 +105,8 @@ def _too_large(error: Exception) -> K3Error:
     )
 
 
-def _build(request: EngineRequest) -> K3:
+def build_model(request: EngineRequest) -> K3:
+    """The recipe's preset, wide and long enough for its workload."""
     recipe = request.recipe
     wanted = recipe.engine.device
     device = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
@@ -118,7 +119,7 @@ def _build(request: EngineRequest) -> K3:
     )
 
 
-def _snapshots(model: K3, request: EngineRequest) -> dict[int, Snapshot]:
+def snapshots(model: K3, request: EngineRequest) -> dict[int, Snapshot]:
     """Caches after ISL tokens, filled once at the largest batch: smaller levels are its first rows.
 
     A seeded random prompt run for real, or seeded noise where the recipe says so.
@@ -144,7 +145,7 @@ def _time_on_host(step: Callable[[], None], steps: int) -> tuple[int, ...]:
     return tuple(b - a for a, b in zip(stamps, stamps[1:], strict=False))
 
 
-def _time_on_device(step: Callable[[], None], steps: int) -> tuple[int, ...]:
+def time_on_device(step: Callable[[], None], steps: int) -> tuple[int, ...]:
     """Durations between events recorded after consecutive steps, ns; the host waits once, at the end."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
     torch.cuda.synchronize()
