@@ -66,8 +66,7 @@ def leaky(rig: Rig, batch: int, fork: str) -> Outcome:
     """The reference has the same leak, in order."""
     model = rig.model()
     ordered = LeakyForks(SERIAL, model.side_stream, fork, rig.device)
-    session = rig.session(SERIAL, batch, ordered)
-    session.capture()
+    session = rig.captured(SERIAL, batch, ordered)
     forks = LeakyForks(with_forks(fork, fork), model.side_stream, fork, rig.device)
     return _captured(rig, batch, forks, traces(session), model)
 
@@ -93,8 +92,7 @@ def leaky_swapped(rig: Rig, batch: int, fork: str) -> Outcome:
 
 
 def _captured(rig: Rig, batch: int, forks: ProbeForks, expected: tuple[Trace, ...], model: K3) -> Outcome:
-    session = rig.session(forks.policy, batch, forks, model)
-    session.capture()
+    session = rig.captured(forks.policy, batch, forks, model)
     return _judge(forks, expected, traces(session))
 
 

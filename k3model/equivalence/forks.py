@@ -59,8 +59,7 @@ def delayed(rig: Rig, policy: OverlapPolicy, batch: int) -> Outcome:
 def captured(rig: Rig, policy: OverlapPolicy, batch: int, late: Late) -> Outcome:
     """One graph, replayed from fresh inputs."""
     forks = ProbeForks(policy, rig.model().side_stream, late=late)
-    session = rig.session(policy, batch, forks)
-    session.capture()
+    session = rig.captured(policy, batch, forks)
     return answer(forks.split, rig.reference(batch), traces(session), f"{late} leg late: " if late else "")
 
 

@@ -56,14 +56,14 @@ class Greedy:
         self.rig = rig
 
     @cached_property
-    def start(self) -> Snapshot:
-        """After the prompts, one random prompt a row."""
+    def start(self) -> tuple[Snapshot, torch.Tensor]:
+        """After the prompts, one random prompt a row; with the latent rows, which snapshots leave to the caches."""
         session = self.rig.serial(PROMPTS)
         session.clear()
         generator = torch.Generator().manual_seed(self.rig.seed + 1)
         vocab = session.logits.shape[1]
         session.prefill(torch.randint(0, vocab, (PROMPTS, PROMPT_TOKENS), generator=generator))
-        return session.snapshot()
+        return session.snapshot(), session.model.caches.latent.clone()
 
     @cached_property
     def reference(self) -> Decoded:
@@ -72,14 +72,16 @@ class Greedy:
 
     def decode(self, session: Decode) -> Decoded:
         """TOKENS greedy steps from the snapshot."""
-        session.restore(self.start)
+        snapshot, latent = self.start
+        session.model.caches.latent.copy_(latent)
+        session.restore(snapshot)
         margins = []
         for _ in range(TOKENS):
             session.step()
             best = session.logits.topk(2).values
             margins.append(best[:, 0] - best[:, 1])
-        first = self.start.position
-        return Decoded(session.history[:, first : first + TOKENS].clone(), torch.stack(margins))
+        chosen = slice(snapshot.position, snapshot.position + TOKENS)
+        return Decoded(session.history[:, chosen].clone(), torch.stack(margins))
 
 
 def greedy_probes(rig: Rig, policies: tuple[OverlapPolicy, ...]) -> Iterator[Probe]:
@@ -99,10 +101,7 @@ def greedy_probes(rig: Rig, policies: tuple[OverlapPolicy, ...]) -> Iterator[Pro
 def overlapped(greedy: Greedy, policy: OverlapPolicy) -> Outcome:
     """The captured step on two streams."""
     forks = ProbeForks(policy, greedy.rig.model().side_stream)
-    session = greedy.rig.session(policy, PROMPTS, forks)
-    session.restore(greedy.start)
-    session.capture()
-    return _judge(greedy, forks, session)
+    return _judge(greedy, forks, greedy.rig.captured(policy, PROMPTS, forks))
 
 
 def swapped(greedy: Greedy, policy: OverlapPolicy) -> Outcome:

@@ -51,17 +51,22 @@ class Rig:
         return self._models[key]
 
     def session(self, policy: OverlapPolicy, batch: int, forks: Forks, model: K3 | None = None) -> Decode:
-        """A session on these forks, not captured yet."""
+        """A session on these forks, for eager steps."""
         return Decode(model or self.model(), policy, batch, forks=forks)
+
+    def captured(self, policy: OverlapPolicy, batch: int, forks: Forks, model: K3 | None = None) -> Decode:
+        """A session on these forks with its graph. Rows start empty: other batches leave theirs at other positions."""
+        session = self.session(policy, batch, forks, model)
+        session.clear()
+        session.capture()
+        return session
 
     def serial(self, batch: int, model: K3 | None = None) -> Decode:
         """The captured serial session of a batch (eager on a CPU)."""
         model = model or self.model()
         key = (id(model), batch)
         if key not in self._sessions:
-            session = Decode(model, SERIAL, batch)
-            session.capture()
-            self._sessions[key] = session
+            self._sessions[key] = self.captured(SERIAL, batch, Forks(SERIAL, model.side_stream), model)
         return self._sessions[key]
 
     def reference(self, batch: int, *, eager: bool = False, model: K3 | None = None) -> tuple[Trace, ...]:

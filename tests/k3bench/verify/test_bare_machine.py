@@ -1,4 +1,4 @@
-"""A GPU machine that has torch, numpy, pydantic, PyYAML and safetensors only can plan, build, measure here and verify."""
+"""A GPU machine with torch, numpy, pydantic, PyYAML and safetensors only can plan, build, measure here and verify."""
 
 from __future__ import annotations
 
