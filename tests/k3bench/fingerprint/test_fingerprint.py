@@ -28,7 +28,7 @@ def test_what_is_absent_says_why():
     taken = capture(device="cpu")
     assert taken.stable.driver is None
     assert taken.stable.repository is None
-    assert taken.absent["gpus"] == "the device is the processor"
+    assert taken.absent["gpus"] == "the device is cpu"
     assert taken.absent["repository"] == "no work tree was named"
 
 

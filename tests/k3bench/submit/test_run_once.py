@@ -199,3 +199,15 @@ def test_site_options_become_sbatch_options_and_extra_wins():
     assert options["exclusive"] is True
     assert options["signal"] == "B:USR2@300"
     assert "qos" not in options
+
+
+def test_the_time_limit_is_announced_when_half_of_it_is_left_at_the_earliest():
+    """A warning longer than the limit would come at once, in every attempt."""
+    assert JobSpec(executor="slurm", time_limit_min=2).sbatch_options()["signal"] == "B:USR2@60"
+
+
+def test_a_path_that_slurm_would_misread_is_refused(tmp_path):
+    """`%j` in a path would send the log elsewhere, a line break would end a line of the batch script."""
+    for name in ("100%j", "a\nb"):
+        with pytest.raises(MeasureError, match="misread"):
+            run_once("k", example_jobs.add, {}, jobs=tmp_path / name, spec=JobSpec(executor="slurm"))

@@ -222,7 +222,7 @@ def test_a_refused_submission_is_one_clear_error(cluster, place):
 
 def test_the_time_limit_hands_over_to_the_next_attempt(cluster, place):
     """The worker is told in time, ends without blame, and the next job does the rest."""
-    spec = SPEC.model_copy(update={"time_limit_min": 1, "warn_before_s": 59})
+    spec = SPEC.model_copy(update={"time_limit_min": 1, "warn_before_s": 30})
     head = place.start_head("wait_for", waiting(place), spec)
     worker_pid(place, attempt=2)
     place.gate.touch()

@@ -41,7 +41,7 @@ def _started_nvml() -> Any:
 
 
 def open_nvml(device: str, absent: dict[str, str]) -> Any:
-    found = "the device is the processor" if device == "cpu" else _started_nvml()
+    found = _started_nvml() if device.startswith("cuda") else f"the device is {device}"
     if isinstance(found, str):
         absent["gpus"] = absent["driver"] = found
         return None

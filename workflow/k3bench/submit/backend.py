@@ -90,10 +90,11 @@ class Local:
 
     def submit(self, folder: JobFolder, attempt: Attempt, spec: JobSpec) -> Attempt:
         """Start the job's controller."""
-        warn = min(spec.warn_before_s, 30 * spec.time_limit_min)
         try:
             executor = submitit_module().LocalExecutor(folder.submitit_path(attempt.number))
-            executor.update_parameters(timeout_min=spec.time_limit_min, signal_delay_s=warn, stderr_to_stdout=True)
+            executor.update_parameters(
+                timeout_min=spec.time_limit_min, signal_delay_s=spec.warn_seconds, stderr_to_stdout=True
+            )
             job = executor.submit(worker_for(folder, attempt))
         except OSError as error:
             raise SubmissionRefusedError(f"the job's process could not be started: {error}") from None

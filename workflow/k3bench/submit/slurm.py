@@ -58,6 +58,9 @@ class Slurm:
 
     def submit(self, folder: JobFolder, attempt: Attempt, spec: JobSpec) -> Attempt:
         """One sbatch."""
+        path = str(folder.path)
+        if "%" in path or not path.isprintable():
+            raise SubmissionRefusedError(f"Slurm would misread the folder {path!r}", fix="move the clone elsewhere")
         with _outside_any_job():
             try:
                 python = "exec " + shlex.quote(spec.python)

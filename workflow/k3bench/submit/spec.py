@@ -52,6 +52,11 @@ class JobSpec(Model):
     python: SlurmText = sys.executable
 
     @property
+    def warn_seconds(self) -> int:
+        """At most half the time limit: an announcement longer than the limit would come at once, in every attempt."""
+        return min(self.warn_before_s, 30 * self.time_limit_min)
+
+    @property
     def grace_seconds(self) -> float:
         """How long a shared file system may take to show a result."""
         return self.grace_s if self.grace_s is not None else (20.0 if self.executor == "slurm" else 1.0)
@@ -87,7 +92,7 @@ class JobSpec(Model):
             "switches": self.switches,
             "exclusive": self.exclusive or None,
             "no-requeue": True,
-            "signal": f"B:USR2@{self.warn_before_s}",
+            "signal": f"B:USR2@{self.warn_seconds}",
         }
         given = {name: value for name, value in options.items() if value is not None}
         return given | {name: value or True for name, _, value in (o[2:].partition("=") for o in self.extra)}
