@@ -42,6 +42,11 @@ class ThreadServer:
         self._ready.set()
         self._loop.run_forever()
         self._loop.run_until_complete(runner.cleanup())
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.close()
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
