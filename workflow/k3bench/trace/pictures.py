@@ -10,8 +10,8 @@ import numpy as np
 from k3bench.records.residency import DeviceResidency, FamilyResidency, LaneBar, LanePicture
 from k3bench.trace.attribution import UNKNOWN, Labels
 from k3bench.trace.ops import Ints, Trace
-from k3bench.trace.residency import kind_name
 from k3bench.trace.steps import Steps
+from k3bench.trace.swept import kind_name
 
 _MAX_BARS = 400
 
