@@ -24,7 +24,7 @@ rule profile:
     conda:
         "../../environment.yml"
     params:
-        folder=f"results/{NAME}/observations/{{obs}}/traces",
+        folder=lambda w, output: Path(output[0]).parent,
         tool=PLAN.recipe.trace.tool,
         executor=config.get("executor", "local"),
     shell:
@@ -46,6 +46,6 @@ rule trace:
     conda:
         "../../environment.yml"
     params:
-        folder=f"results/{NAME}/observations/{{obs}}/traces",
+        folder=lambda w, input: Path(input[0]).parent,
     shell:
         "k3bench trace --collected {params.folder:q} --families --out {output:q} > {log:q} 2>&1"
