@@ -17,8 +17,8 @@ from k3model.streams import multi_stream
 
 #: Right legs of these return a tensor that a leak can be added to.
 LEAKY = ("kda_staging", "mla_q_kv", "routed_shared")
-#: Only fork 2 reads, on its right leg, what this very step wrote before the fork. Fork 1 reads what earlier steps wrote,
-#: which the comparison after each step waits for; fork 3 takes cache places, which could then be any number.
+#: Only the right leg of fork 2 reads what this very step wrote before the fork. That of fork 1 reads what earlier steps
+#: wrote, which the comparison after each step waits for; fork 3 takes cache places, which could then be any number.
 UNOPENED = ("mla_q_kv",)
 
 

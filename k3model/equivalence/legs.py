@@ -24,8 +24,8 @@ Late = Literal["", "left", "right"]
 
 #: About half a millisecond at GPU clocks: longer than any leg of a decode step, so that the other is certainly ahead.
 SPIN_CYCLES = 1_000_000
-#: About a tenth of a second: an eager step of a test preset is issued in less.
-HOLD_UP_CYCLES = 200_000_000
+#: About 30 ms: the layers up to the next fork are issued in less.
+HOLD_UP_CYCLES = 60_000_000
 #: Bytes of the blocks that `overwrite_free_blocks` takes: the allocator's small pool by powers of two, then large ones.
 CHURN_BYTES = (*(512 << power for power in range(12)), 2 << 20, 4 << 20, 12 << 20)
 
@@ -149,7 +149,7 @@ class UnopenedForks(ProbeForks):
         super().__init__(policy, DeafStream(device))
 
     def join(self, name: str, main: torch.cuda.Stream, done: torch.cuda.Event) -> None:
-        """Join, then hold main up for longer than an eager step takes to issue: later right legs run before their input."""
+        """Join, then hold main up for longer than the next layers take to issue: a right leg runs before its input."""
         super().join(name, main, done)
         torch.cuda._sleep(HOLD_UP_CYCLES)
 
