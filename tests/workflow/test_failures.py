@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from k3bench.evidence import Evidence, read_evidence
 
 from .clone import environment, make_clone, run, start

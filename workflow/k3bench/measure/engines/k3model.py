@@ -7,6 +7,7 @@ time is host launch to device completion of one token for every row. Out of scop
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 from collections.abc import Callable
 
@@ -142,7 +143,7 @@ def _time_on_host(step: Callable[[], None], steps: int) -> tuple[int, ...]:
     for _ in range(steps):
         step()
         stamps.append(time.perf_counter_ns())
-    return tuple(b - a for a, b in zip(stamps, stamps[1:], strict=False))
+    return tuple(b - a for a, b in itertools.pairwise(stamps))
 
 
 def time_on_device(step: Callable[[], None], steps: int) -> tuple[int, ...]:
@@ -154,4 +155,4 @@ def time_on_device(step: Callable[[], None], steps: int) -> tuple[int, ...]:
         step()
         event.record()
     torch.cuda.synchronize()
-    return tuple(round(a.elapsed_time(b) * 1e6) for a, b in zip(events, events[1:], strict=False))
+    return tuple(round(a.elapsed_time(b) * 1e6) for a, b in itertools.pairwise(events))
