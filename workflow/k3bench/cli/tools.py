@@ -27,22 +27,30 @@ def _add_import(verbs: Verbs) -> None:
     verb = add_verb(
         verbs,
         "import",
-        "Turn a pull request's published figures (JSON) into a reported record.",
+        "Turn result files of other benchmarks, or a pull request's published figures, into a reported record.",
+        "k3bench import run.json --show",
+        "k3bench import b1.json b2.json b3.json b4.json --as rack1.before",
+        "k3bench import a1.json a2.json a3.json a4.json --as rack1.after",
+        "k3bench import c1.json c2.json c4.json c8.json --as rack1.before.2    one run at four concurrencies",
         "k3bench import figures.json --name pr-17103 --out results/recorded/pr-17103/reported.json",
     )
-    verb.add_argument("file", type=Path)
-    verb.add_argument("--name", required=True)
-    verb.add_argument("--out", type=Path, required=True)
+    verb.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    verb.add_argument("--as", dest="place", metavar="OBSERVATION.ARM[.RUN]", help="run n of both arms: pair n")
+    verb.add_argument("--show", action="store_true", help="print metrics and reasons as one JSON object; write nothing")
+    verb.add_argument("--entry", type=int, metavar="N", help="of a file with several runs: only this one, from 1")
+    verb.add_argument("--level", type=int, metavar="N", help="the concurrency, where the file states none")
+    verb.add_argument("--name", help="the record's name; default: imported, or the folder's")
+    verb.add_argument("--into", type=Path, metavar="FOLDER", help="default: results/<name>")
+    verb.add_argument("--out", type=Path, help="the record file of a pull request's figures")
     verb.set_defaults(run=_import)
 
 
 def _import(args: argparse.Namespace) -> None:
-    from k3bench.imports.pr_figures import read_pr_figures
-    from k3bench.store import write_record
+    from k3bench.imports.command import Request, run
 
-    reported = read_pr_figures(args.file, name=args.name)
-    write_record(args.out, reported)
-    print(f"{args.out}: {len(reported.deltas)} published rows of {len(reported.observations)} observations")
+    asked = {name: getattr(args, name) for name in ("place", "show", "entry", "level", "name", "into", "out")}
+    for text in run(Request(files=tuple(args.files), **asked)):
+        print(text)
 
 
 def _add_schemas(verbs: Verbs) -> None:

@@ -6,6 +6,7 @@ in declared order in an observation; else `insufficient_replication`, with every
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -127,7 +128,10 @@ class _Shown:
     def _unjudged(self, level: int, i: int) -> LevelResult:
         rows = [d for d in self.reported.deltas if d.level == level]
         ratios = [r for d in rows if (r := best_ratio(d)) is not None]
+        if not rows:
+            ratios = [float(np.exp(m)) for m in self.sweep.verdict.used.mean[i] if np.isfinite(m)]
         alone = rows[0] if len(rows) == 1 else None
+        before, after = (_median(self.values[i][self.after[i] == arm]) for arm in (False, True))
         band = self._band(level)
         delta = pct_from_log(float(np.mean(np.log(ratios)))) if ratios else None
         known = band is not None and band.band_pct is not None and delta is not None
@@ -138,8 +142,8 @@ class _Shown:
             flags=("environment_unverified",),
             n_observations=0,
             n_pairs=int(self.sweep.verdict.each.n[i].sum()),
-            before_median=None if alone is None else alone.before_tpot_ms,
-            after_median=None if alone is None else alone.after_tpot_ms,
+            before_median=before if alone is None else alone.before_tpot_ms,
+            after_median=after if alone is None else alone.after_tpot_ms,
             delta_pct=delta,
             margin_pct=self.reported.margin_pct,
             agreement=Agreement(word="not_testable", n_observations=0),
@@ -192,8 +196,8 @@ class _Shown:
             concurrency=level,
             n_pairs=n,
             set_aside=None if n >= MIN_PAIRS else "no pairs are shown" if n == 0 else f"{n} pairs are shown",
-            before_median=None if row is None else row.before_tpot_ms,
-            after_median=None if row is None else row.after_tpot_ms,
+            before_median=self._run_median(i, o, False) if row is None else row.before_tpot_ms,
+            after_median=self._run_median(i, o, True) if row is None else row.after_tpot_ms,
             estimate_log=number(mean),
             delta_pct=number(pct_from_log(mean)) if np.isfinite(mean) else None,
             ci95=interval_pct(low, high),
@@ -204,11 +208,15 @@ class _Shown:
             moved=side_moved(before, after),
         )
 
+    def _run_median(self, i: int, o: int, after: bool) -> float | None:
+        return _median(self.values[i, o][self.after[i, o] == after])
+
     def run_values(self) -> Sequence[RunValue]:
         """Every run the source shows."""
         return [
             RunValue(
                 record_id=f"{self.reported.name}/run{number_}",
+                digest=None if run.imported is None else run.imported.digest,
                 observation=run.observation,
                 block=0 if run.pair is None else run.pair // 2,
                 position=number_ if run.position is None else run.position,
@@ -216,7 +224,7 @@ class _Shown:
                 concurrency=run.level,
                 value=run.metrics.get(HEADLINE),
                 valid=HEADLINE in run.metrics,
-                reason=run.missing.get(HEADLINE),
+                reason=None if HEADLINE in run.metrics else run.missing.get(HEADLINE),
             )
             for number_, run in enumerate(self.reported.runs, 1)
         ]
@@ -245,6 +253,7 @@ def _health(reported: Reported) -> Health:
         n_runs_valid=valid,
         n_invalid_before=sum(HEADLINE not in r.metrics for r in reported.runs if r.arm == "before"),
         n_invalid_after=sum(HEADLINE not in r.metrics for r in reported.runs if r.arm == "after"),
+        reasons=dict(Counter(r.missing[HEADLINE] for r in reported.runs if HEADLINE in r.missing)),
     )
 
 
@@ -270,6 +279,14 @@ def _outstanding(
                 kind="replication",
                 what=f"levels other than {reported.primary_level} are shown for {swept[0]} only",
                 fix="the same sweep on a further rack",
+            )
+        )
+    if any(run.imported is not None for run in reported.runs):
+        found.append(
+            Outstanding(
+                kind="zero_change",
+                what="no zero-change observation is among the imported runs: the floor is assumed",
+                fix="zero-change observations of the same design",
             )
         )
     if not reported.runs:

@@ -23,6 +23,31 @@ class Source(Model):
     digest: Digest
 
 
+class Imported(Model):
+    """The result file a run was read from: what it says of itself, and what is wrong with it.
+
+    `run` is the number the run was declared under. `flags` are failed checks first (`check: what`), then remarks.
+    """
+
+    file: Annotated[str, Field(max_length=255)]
+    digest: Digest
+    entry: Count
+    format: Name
+    tool: Name
+    run: Annotated[int, Field(ge=1)]
+    started_s: Finite | None
+    model: str | None
+    rack: str | None
+    build: str | None
+    isl_tokens: int | None
+    osl_tokens: int | None
+    stream_interval: int | None
+    token_source: Name
+    simulated: bool
+    valid: bool
+    flags: tuple[str, ...] = ()
+
+
 class ReportedRun(Model):
     """One run of one arm at one level, where the source shows them. `pair` and `position` give the declared order."""
 
@@ -33,6 +58,7 @@ class ReportedRun(Model):
     position: int | None
     metrics: dict[Name, Finite]
     missing: dict[Name, str] = {}
+    imported: Imported | None = None
 
 
 class ReportedDelta(Model):
