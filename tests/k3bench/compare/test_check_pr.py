@@ -1,0 +1,213 @@
+"""A pull request's tables against themselves: what holds, what does not follow, what is missing."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k3bench.compare.check_pr import Finding, check_pr, describe
+from k3bench.errors import K3Error, RecordError
+
+SWEEP = """
+## Decode overlap
+16 GPUs, ISL 8192, OSL 1024, `stream_interval=10`. The GEMM is 97% hidden in MoE but 94% exposed in KDA.
+
+Before:
+
+| family | device busy (ms/step) | two-stream residency (ms/step) |
+|---|---:|---:|
+| KDA | 4.667 | 0.0000 |
+| MLA | 2.161 | 0.0000 |
+
+After the change:
+
+| family | two-stream residency (ms/step) | share of busy |
+|---|---:|---:|
+| KDA | 0.7016 | 16.1% |
+| MLA | 0.2829 | 14.3% |
+
+### Sweep
+Noise band per point from three zero-change runs.
+
+| concurrency | before TPOT (ms) | after TPOT (ms) | Δ | noise band |
+|---|---|---|---|---|
+| 1 | 13.5070 | 12.6934 | **−6.02%** | 2.63% |
+| 2 | 15.9358 | 16.1229 | +1.17% | 5.08% |
+| 4 | 17.5480 | 16.8362 | −4.06% | 4.01% |
+| 8 | 22.7114 | 21.7538 | −4.22% | 3.63% |
+
+### Observations at c=1
+
+| observation | job | rack | build | before | after | delta |
+|---|---|---|---|---|---|---|
+| 1 | 2720192 | d157 | 2719879 | — | — | −3.720% |
+| 2 | 2720932 | d127 | 2720688 | 13.2106 | 12.6789 | −4.025% |
+
+The two observations agree within 0.316%.
+
+- Fork 1: bitwise identical under CUDA graph capture
+- Fork 2: bitwise identical under CUDA graph capture
+- Fork 3: argued from source only, no numerical probe
+- Greedy tokens of the model: not run
+"""
+
+
+@pytest.fixture(params=["json", "markdown"])
+def findings(request: pytest.FixtureRequest, shared_data: Path) -> list[Finding]:
+    """The seed's figures as the shared JSON and as Markdown of the shape a description has."""
+    text = (shared_data / "pr-17103.json").read_text() if request.param == "json" else SWEEP
+    return check_pr(text)
+
+
+def _one(findings: list[Finding], subject: str, part: str) -> Finding:
+    hits = [f for f in findings if f.subject == subject and part in f.text]
+    assert hits, f"no finding on {subject!r} says {part!r}:\n{describe(findings)}"
+    return hits[0]
+
+
+def test_the_deltas_reproduce(findings: list[Finding]) -> None:
+    """Every delta whose levels are shown, and no other."""
+    found = _one(findings, "deltas", "reproduces")
+    assert found.status == "holds"
+    for shown in ("-6.02 %", "+1.17 %", "-4.06 %", "-4.22 %", "-4.025 %"):
+        assert shown in found.text
+    assert "-3.72" not in found.text
+
+
+def test_the_agreement_is_that_of_two_observations_only(findings: list[Finding]) -> None:
+    """0.316 % is the ratio gap of observations 1 and 2; all three spread 2.45 %."""
+    assert _one(findings, "agreement", "observations 1 and 2: 0.317 %").status == "holds"
+    only = _one(findings, "agreement", "observations 1 and 2 only")
+    assert only.status == "does_not_follow"
+    assert only.values["spread_pct"] == pytest.approx(2.45, abs=5e-3)
+
+
+def test_the_shares_stand_on_a_busy_time_that_is_not_shown(findings: list[Finding]) -> None:
+    """They imply 4.358 and 1.978 ms."""
+    for family, implied in (("KDA", 4.358), ("MLA", 1.978)):
+        found = _one(findings, "share", f"{family}: ")
+        assert found.status == "does_not_follow"
+        assert found.values["implied_busy_after_ms"] == pytest.approx(implied, abs=5e-4)
+
+
+def test_within_the_band_is_inconclusive_and_supports_no_claim_of_no_regression(findings: list[Finding]) -> None:
+    """At c=2 a slowdown of 14 % is not excluded."""
+    found = _one(findings, "inconclusive", "c=2")
+    assert found.values["half_width_log_pct"] == pytest.approx(18.3, abs=0.05)
+    assert found.values["worst_case_pct"] == pytest.approx(14.5, abs=0.1)
+    assert "c=2" in _one(findings, "regresses nothing", "unsupported").text
+
+
+def test_restatements_follow_from_the_stream_interval(findings: list[Finding]) -> None:
+    """ITL, tps/user, and throughput at c=1."""
+    found = _one(findings, "restated metrics", "ITL = 10 x TPOT")
+    assert "tps/user" in found.text
+    assert "c=1" in found.text
+    assert found.values["stream_interval"] == 10
+
+
+def test_exposure_needs_a_definition_that_is_not_given(findings: list[Finding]) -> None:
+    """Six percent hidden beside a residency of zero."""
+    found = _one(findings, "exposure", "94 % exposed in KDA")
+    assert found.values["hidden_pct"] == pytest.approx(6.0)
+    assert "definition" in found.text
+
+
+def test_two_rows_of_sameness_are_missing(findings: list[Finding]) -> None:
+    """Fork 3 and the greedy tokens; forks 1 and 2 are there as claimed."""
+    open_rows = [f.text for f in findings if f.subject == "sameness" and f.status == "missing"]
+    assert len(open_rows) == 2
+    assert open_rows[0].startswith("fork 3")
+    assert open_rows[1].startswith("greedy tokens")
+
+
+def test_the_range_of_three_is_no_evidence(findings: list[Finding]) -> None:
+    """31 % a level, 77 % over four; the p of every claim beyond it."""
+    found = _one(findings, "noise band", "is no evidence")
+    assert found.values["false_positive_rate"] == pytest.approx(0.31, abs=5e-3)
+    assert found.values["any_of_levels"] == pytest.approx(0.77, abs=5e-3)
+    assert _one(findings, "noise band", "c=4: -4.06 % exceeds 4.01 % by 0.05 points").status == "does_not_follow"
+
+
+def test_the_third_observation_gained_on_a_slow_before(findings: list[Finding]) -> None:
+    """Before +2.24 %, after +0.11 %, and more saved than the trace explains."""
+    found = _one(findings, "which side moved", "observation 3")
+    assert found.values["before_moved_pct"] == pytest.approx(2.24, abs=5e-3)
+    assert found.values["after_moved_pct"] == pytest.approx(0.11, abs=5e-3)
+    assert _one(findings, "gain", "observation 3 saved 0.814 ms").status == "does_not_follow"
+    assert _one(findings, "gain", "observation 2 saved 0.532 ms").status == "holds"
+
+
+def test_what_a_verdict_needs_is_listed(findings: list[Finding]) -> None:
+    """Runs, levels of the first observation, rack and build of the third, zero-change runs, environments."""
+    missing = " ".join(f.text for f in findings if f.status == "missing")
+    for part in ("pairs", "observation 1 at c=1", "rack and build of observation 3", "zero-change", "declared change"):
+        assert part in missing
+
+
+def test_wrong_numbers_are_caught() -> None:
+    """A delta one digit off, a gap of nobody, a share of nothing."""
+    wrong = SWEEP.replace("−4.06%", "−4.16%").replace("within 0.316%", "within 0.216%")
+    found = check_pr(wrong)
+    assert _one(found, "deltas", "-4.16 is printed").status == "does_not_follow"
+    assert _one(found, "agreement", "of no two observations").status == "does_not_follow"
+
+
+def test_a_gain_printed_with_the_other_sign_is_named_for_what_it_is() -> None:
+    """(before - after)/before is no delta relative to before."""
+    text = "| c | main | this PR | gain |\n|---|---|---|---|\n| 1 | 13.5 | 12.7 | 5.93% |\n"
+    assert "(before - after)/before" in _one(check_pr(text), "deltas", "is printed").text
+
+
+def test_metric_rows_of_other_projects_are_read() -> None:
+    """One row a metric, arms as columns: identities show in the numbers."""
+    text = (
+        "| Metric | main | PR | Change |\n|---|---|---|---|\n| Mean TPOT (ms) | 13.21 | 12.68 | -4.0% |\n"
+        "| Mean ITL (ms) | 132.1 | 126.8 | -4.0% |\n| Output throughput (tok/s) | 75.7 | 78.9 | +4.2% |\n"
+    )
+    found = check_pr(text)
+    assert _one(found, "deltas", "reproduces").values["throughput delta_pct"] == pytest.approx(4.227, abs=1e-3)
+    assert _one(found, "restated metrics", "itl = 10 x TPOT")
+    assert _one(found, "restated metrics", "throughput")
+
+
+def test_client_outputs_under_before_and_after_are_read() -> None:
+    """Two pasted outputs of a benchmark client: the median counts."""
+    block = "### {arm}\n```\nMean TPOT (ms):      {mean}\nMedian TPOT (ms):    {median}\nP99 TPOT (ms):   15.0\n```\n"
+    text = block.format(arm="Before", mean=13.21, median=13.1) + block.format(arm="After", mean=12.7, median=12.61)
+    assert "-3.74 %" in _one(check_pr(text), "deltas", "no delta is printed").text
+
+
+def test_levels_as_columns_are_turned() -> None:
+    """A table that runs to the right is the same table."""
+    text = (
+        "| | c=1 | c=2 |\n|---|---|---|\n| before (ms) | 13.5 | 15.9 |\n"
+        "| after (ms) | 12.7 | 16.1 |\n| delta | -5.93% | +1.26% |\n"
+    )
+    found = _one(check_pr(text), "deltas", "reproduces")
+    assert set(found.values) == {"c=1 delta_pct", "c=2 delta_pct"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no table here", "{}", '{"a": NaN}', "{broken", "| a | b |\n|---|---|\n| 1 | 2 |"]
+)
+def test_text_without_figures_is_refused_in_one_sentence(text: str) -> None:
+    """The cure says what a table needs."""
+    with pytest.raises(RecordError) as caught:
+        check_pr(text, where="pr.md")
+    assert caught.value.where == "pr.md"
+    assert caught.value.fix
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet="|-:%0123456789. \ncbefortadl=,*[]{}\"'→−x", max_size=300))
+def test_any_text_gives_findings_or_one_named_error(noise: str) -> None:
+    """Hostile or broken text never ends in a traceback."""
+    in_a_cell = SWEEP.replace("13.5070", noise.replace("\n", " ")[:40])
+    for text in (noise, in_a_cell, "| before | after |\n|---|---|\n" + noise):
+        with contextlib.suppress(K3Error):
+            describe(check_pr(text))

@@ -1,0 +1,166 @@
+"""Before/after rows of one metric, wherever a page shows them: in tables, or as two outputs of a benchmark client.
+
+In: tables and facts. Out: `Row`s, every number as it was printed. A sweep without observation ids finds its owner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from k3bench.compare.check_pr.columns import Kind, kind_of, number_in, role_of
+from k3bench.compare.check_pr.page import Fact, Grid, Page
+from k3bench.compare.published import Printed
+
+
+@dataclass(frozen=True)
+class Row:
+    """One before/after comparison of one metric."""
+
+    observation: str | None
+    level: int | None
+    metric: str
+    before: Printed | None
+    after: Printed | None
+    delta: Printed | None
+    job: str | None = None
+    rack: str | None = None
+    build: str | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """after/before from the levels, else from the delta."""
+        if self.before is not None and self.after is not None and self.before.value > 0:
+            return self.after.value / self.before.value
+        return None if self.delta is None or self.delta.value <= -100.0 else 1.0 + self.delta.value / 100.0
+
+
+def rows_of(page: Page) -> list[Row]:
+    """Rows of all tables; where no table has any, of two client outputs under a before and an after heading."""
+    return _merge([row for grid in page.grids for row in _rows(grid)]) or _rows_of_outputs(page.facts)
+
+
+def _rows(grid: Grid) -> Iterator[Row]:
+    roles = [role_of(c) for c in grid.columns]
+    if not {"before", "after", "delta", "arrow"} & set(roles):
+        return
+    metric_of_grid = kind_of(" ".join((*grid.columns, grid.title))) or "tpot"
+    for cells in grid.rows:
+        at = {role: cell for role, cell in zip(reversed(roles), reversed(cells), strict=True) if role}
+        before, after = number_in(at.get("before", "")), number_in(at.get("after", ""))
+        if "arrow" in at:
+            before, after = _both(at["arrow"], before, after)
+        before, after = _time(before), _time(after)
+        delta = number_in(at.get("delta", ""))
+        if sum(x is not None for x in (before, after, delta)) == 0 or (
+            delta is None and (before is None or after is None)
+        ):
+            continue
+        yield Row(
+            observation=_observation(at.get("observation", ""), grid.title),
+            level=level_of(at.get("level", ""), grid.title),
+            metric=_metric(at.get("metric", ""), metric_of_grid),
+            before=before,
+            after=after,
+            delta=delta,
+            job=_named(at.get("job", "")),
+            rack=_named(at.get("rack", "")),
+            build=_named(at.get("build", "")),
+        )
+
+
+def _time(shown: Printed | None) -> Printed | None:
+    """A time is positive, or it was not shown."""
+    return shown if shown is not None and shown.ends[0] > 0 else None
+
+
+def _named(cell: str) -> str | None:
+    """A name; None for the many ways to write that there is none."""
+    return None if cell.strip().lower() in ("", "-", "--", "—", "?", "n/a", "na", "null", "none", "tbd") else cell
+
+
+def _both(cell: str, before: Printed | None, after: Printed | None) -> tuple[Printed | None, Printed | None]:
+    parts = re.split(r"->|→|=>", cell)
+    return (number_in(parts[0]), number_in(parts[1])) if len(parts) == 2 else (before, after)
+
+
+def _observation(cell: str, title: str) -> str | None:
+    found = re.search(r"\d+", cell) or re.search(r"\bobs(?:ervation)?s?\s*#?(\d+)\b(?!\s*(?:and|,|-))", title, re.I)
+    if found:
+        return found[found.lastindex or 0]
+    third = re.search(r"\b(first|second|third|fourth)\s+observation", title, re.I)
+    return str(("first", "second", "third", "fourth").index(third[1].lower()) + 1) if third else (cell or None)
+
+
+def level_of(cell: str, title: str) -> int | None:
+    """The concurrency of a cell, or of the words above the table."""
+    found = re.search(r"\d+", cell) or re.search(
+        r"\b(?:c|conc|concurrency|batch size|bs)\s*(?:=|of)?\s*(\d+)", title, re.I
+    )
+    return int(found[found.lastindex or 0]) if found else None
+
+
+def _metric(cell: str, of_grid: Kind) -> Kind:
+    return (kind_of(cell) or "other") if cell else of_grid
+
+
+def _merge(rows: Sequence[Row]) -> list[Row]:
+    """A sweep without observation ids belongs to the observation that shows the same figures, else stands alone."""
+    named = [r for r in rows if r.observation is not None]
+    merged: list[Row] = []
+    for row in rows:
+        same = next((n for n in named if row.observation is None and _same(n, row)), None)
+        if same is None:
+            merged.append(row)
+    owner = {_key(n): n.observation for n in named}
+    loose = [r for r in merged if r.observation is None]
+    parent = next((owner[_key(r)] for r in rows if r.observation is None and _key(r) in owner), None)
+    fallback = parent or (str(_next_number(named)) if named and loose else None)
+    return [r if r.observation is not None else _with_observation(r, fallback) for r in merged]
+
+
+def _key(row: Row) -> tuple[str, int | None, float | None, float | None]:
+    return (
+        row.metric,
+        row.level,
+        None if row.before is None else row.before.value,
+        None if row.after is None else row.after.value,
+    )
+
+
+def _same(a: Row, b: Row) -> bool:
+    return _key(a) == _key(b) and a.before is not None
+
+
+def _next_number(rows: Sequence[Row]) -> int:
+    return 1 + max((int(r.observation) for r in rows if r.observation and r.observation.isdigit()), default=0)
+
+
+def _with_observation(row: Row, observation: str | None) -> Row:
+    return Row(
+        row.observation or observation,
+        row.level,
+        row.metric,
+        row.before,
+        row.after,
+        row.delta,
+        row.job,
+        row.rack,
+        row.build,
+    )
+
+
+def _rows_of_outputs(facts: Sequence[Fact]) -> list[Row]:
+    """Benchmark clients' plain output, `Median TPOT (ms): 13.2`, once under a before heading, once under an after."""
+    seen: dict[tuple[str, Kind], dict[str, Printed]] = {}
+    for fact in facts:
+        heading, _, name = fact.path.rpartition(".")
+        role, kind, value = role_of(heading), kind_of(name), number_in(fact.value)
+        typical = re.match(r"median|mean|output|(?!p\d|max|min|std)\w*\s*(tpot|itl|throughput)", name, re.I)
+        if role in ("before", "after") and kind is not None and value is not None and typical:
+            seen.setdefault((name.lower(), kind), {}).setdefault(role, value)
+    both = [(name, kind, v["before"], v["after"]) for (name, kind), v in seen.items() if len(v) == 2]
+    both.sort(key=lambda row: not row[0].startswith("median"))
+    first = {kind: Row(None, None, kind, before, after, None) for _, kind, before, after in reversed(both)}
+    return list(reversed(first.values()))
