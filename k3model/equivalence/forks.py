@@ -33,6 +33,9 @@ def fork_probes(rig: Rig, policies: tuple[OverlapPolicy, ...], batches: tuple[in
         for policy in policies:
             for batch in at:
                 yield Probe("fork", what, policy.name, batch, lambda f=probe, p=policy, b=batch: f(rig, p, b))  # type: ignore[misc]
+    every = max(policies, key=lambda policy: len(policy.forks))
+    what = "captured step against serial, FP8 KV cache with its gate in place"
+    yield Probe("fork", what, every.name, max(batches), lambda: gated(rig, every, max(batches)))
     for policy in policies:
         what = "eager step against serial, right leg before left on one thread"
         yield Probe("fork", what, policy.name, None, lambda p=policy: swapped(rig, p, batches), needs_cuda=False)  # type: ignore[misc]
@@ -61,6 +64,16 @@ def captured(rig: Rig, policy: OverlapPolicy, batch: int, late: Late) -> Outcome
     forks = ProbeForks(policy, rig.model().side_stream, late=late)
     session = rig.captured(policy, batch, forks)
     return answer(forks.split, rig.reference(batch), traces(session), f"{late} leg late: " if late else "")
+
+
+def gated(rig: Rig, policy: OverlapPolicy, batch: int) -> Outcome:
+    """What the control without the gate differs from: fork 3 stays serial, the others overlap."""
+    model = rig.model(kv_cache="fp8")
+    forks = ProbeForks(policy, model.side_stream, late="left")
+    session = rig.captured(policy, batch, forks, model)
+    if forks.split["mla_absorb_rope"]:
+        return failed("fork 3 was split although the cache is FP8")
+    return answer(forks.split, rig.reference(batch, model=model), traces(session), "left leg late: ")
 
 
 def pressed(rig: Rig, policy: OverlapPolicy, batch: int) -> Outcome:

@@ -75,6 +75,7 @@ def probe_rows(
         policies = ", ".join(dict.fromkeys(probe.policy for probe in probes))
         yield Row(kind, "not_run", what, subject.preset, None, policies, NO_CUDA)
     rig.close()
+    _recover()
 
 
 def _probes(
@@ -117,7 +118,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _recover() -> None:
-    """Give back what the probe held, and leave the capture stream: a capture that fails stays on it."""
+    """Give back what was held, and leave the capture stream: a capture that fails stays on it."""
     gc.collect()
     # After a fatal error the device answers nothing any more; the rows still have to be written.
     with contextlib.suppress(Exception):
