@@ -38,6 +38,8 @@ class Measure(Model):
     busy_ns: int
     #: time in which at least two distinct lanes run: the two-stream residency
     residency_ns: int
+    #: separate times of two lanes at once: a residency below 2 x n x the clock's grid is no evidence
+    n_overlaps: int = 0
     #: time with at least k lanes, k = 3, 4, ...; empty where never more than two
     at_least_3_lanes_up_ns: tuple[int, ...] = ()
     #: time with at least two operations, on whatever lane (diagnostic: minus residency it is PDL or timestamp skew)

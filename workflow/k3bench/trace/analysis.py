@@ -16,7 +16,6 @@ from k3bench.records.residency import (
     DeviceResidency,
     Profiled,
     TraceResidency,
-    TraceWarning,
 )
 from k3bench.trace import readers
 from k3bench.trace.arguments import UNATTRIBUTED_LIMIT_PCT, WARM_UP_STEPS
@@ -26,8 +25,10 @@ from k3bench.trace.forks import fork_spans
 from k3bench.trace.ops import KERNEL, MEMCPY, MEMSET, Trace
 from k3bench.trace.pictures import pictures
 from k3bench.trace.residency import measure
-from k3bench.trace.steps import Steps, changing_nodes, steps_of
+from k3bench.trace.steps import Steps, steps_of
 from k3bench.trace.summary import most_steps
+from k3bench.trace.weak import found_weak
+from k3bench.units import ms_from_ns
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def analyse(path: Path, asked: Asked) -> Analysed:
     devices = measure(trace, steps, labels, asked.warm_up)
     attribution = _attribution(trace, steps, labels, devices, asked)
     kept = _most_frequent_kept(steps, devices, asked.warm_up)
+    profiled = _with_period(asked.profiled, devices)
     source = trace.source
     result = TraceResidency(
         file=source.path.name,
@@ -81,11 +83,11 @@ def analyse(path: Path, asked: Asked) -> Analysed:
         forks_on=asked.forks_on,
         counts=_counts(trace),
         attribution=attribution,
-        profiled=asked.profiled,
+        profiled=profiled,
         devices=devices,
         forks=fork_spans(trace, steps, labels, kept),
         pictures=pictures(trace, steps, labels, asked.warm_up, devices),
-        warnings=trace.warnings + _warnings(trace, steps, devices, asked),
+        warnings=trace.warnings + found_weak(trace, devices, profiled, asked.warm_up),
     )
     return Analysed(trace, steps, labels, result)
 
@@ -97,6 +99,18 @@ def _most_frequent_kept(steps: Steps, devices: tuple[DeviceResidency, ...], warm
         return np.empty(0, np.int64)
     number = steps.graphs.index(graph.graph)
     return np.flatnonzero(steps.kept(warm_up) & (steps.device == devices[0].device) & (steps.graph == number))
+
+
+def _with_period(profiled: Profiled, devices: tuple[DeviceResidency, ...]) -> Profiled:
+    """Where only the unprofiled step time is known, the trace's own step period is the profiled one."""
+    graph = most_steps(devices[0].graphs) if devices else None
+    if profiled.profiled_step_ms is not None or not profiled.unprofiled_step_ms or graph is None:
+        return profiled
+    if graph.step_period_median_ns is None:
+        return profiled
+    step_ms = ms_from_ns(graph.step_period_median_ns)
+    ratio = step_ms / profiled.unprofiled_step_ms
+    return profiled.model_copy(update={"profiled_step_ms": step_ms, "profiled_over_unprofiled": ratio})
 
 
 def _counts(trace: Trace) -> Counts:
@@ -166,36 +180,3 @@ def _cure(trace: Trace) -> str:
     if trace.source.format == "kineto":
         return "give the engine's capture record with --capture, or use nsys or the cupti collector"
     return "let the collector see the capture: it tags nodes when they are created"
-
-
-def _warnings(
-    trace: Trace, steps: Steps, devices: tuple[DeviceResidency, ...], asked: Asked
-) -> tuple[TraceWarning, ...]:
-    found = []
-    n_changed = changing_nodes(trace.ops)
-    if n_changed:
-        found.append(
-            TraceWarning(
-                code="nodes_changed",
-                message=f"{n_changed} graph nodes ran under more than one kernel name: a graph was updated in place",
-                cure="capture again instead of updating, or profile one version of the graph",
-            )
-        )
-    if trace.n_negative:
-        found.append(
-            TraceWarning(
-                code="negative_lengths",
-                message=f"{trace.n_negative} operations end before they start; they are left out",
-                cure="record again with a newer driver",
-            )
-        )
-    graphs = [g for d in devices for g in d.graphs]
-    if graphs and not any(g.n_steps_kept for g in graphs):
-        found.append(
-            TraceWarning(
-                code="no_steps_kept",
-                message=f"all {sum(g.n_steps_seen for g in graphs)} steps are warm-up or incomplete",
-                cure=f"profile more than {asked.warm_up} replays, or lower --warm-up",
-            )
-        )
-    return tuple(found)

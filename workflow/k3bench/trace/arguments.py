@@ -47,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unprofiled-step", type=float, metavar="MS", help="step time of the same run without a profiler"
     )
+    parser.add_argument(
+        "--agree", nargs=2, type=Path, metavar="RECORD", help="hold two records of one program against each other"
+    )
     parser.add_argument("--accept-lanes", action="store_true", help="take logical lanes for streams")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write one attributed step for the Perfetto UI")
     parser.add_argument(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from k3bench.errors import K3Error, TraceError
 from k3bench.records.residency import Arm, Profiled, Residency, TraceResidency
-from k3bench.store import write_record
+from k3bench.store import read_record, write_record
 from k3bench.trace import against, lines
+from k3bench.trace.agree import WITHIN_PCT_OF_BUSY, agreement
 from k3bench.trace.analysis import Asked, analyse
 from k3bench.trace.arguments import add_arguments
 from k3bench.trace.families import Grammar, read_patterns
@@ -23,6 +24,8 @@ from k3bench.trace.summary import disagreements, summaries
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments ask; refusals go to standard error."""
     try:
+        if args.agree:
+            return _agree(args)
         if args.scrub:
             return _scrub(args)
         if args.against:
@@ -100,6 +103,13 @@ def _against(args: argparse.Namespace) -> int:
     rows = against.compare(analyse(args.files[0], _asked(args)).result, oracle, str(args.against))
     print("\n".join(lines.of_comparison(rows)))
     return 0 if all(row.agrees for row in rows) else 1
+
+
+def _agree(args: argparse.Namespace) -> int:
+    first, second = (read_record(path, Residency) for path in args.agree)
+    rows = agreement(first, second)
+    print("\n".join(lines.of_agreement(rows)))
+    return 0 if all(abs(row.difference_pct_of_busy) <= WITHIN_PCT_OF_BUSY for row in rows) else 1
 
 
 def _scrub(args: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from k3bench.records.residency import (
     TraceWarning,
 )
 from k3bench.trace.against import Row
+from k3bench.trace.agree import WITHIN_PCT_OF_BUSY, Agreement
 from k3bench.units import ms_from_ns
 
 
@@ -28,6 +29,18 @@ def _row(row: Row) -> str:
     if row.agrees:
         return f"equal   {row.what}: {row.ours}"
     return f"DIFFERS {row.what}: expected {row.expected}, got {row.ours}"
+
+
+def of_agreement(rows: list[Agreement]) -> list[str]:
+    """Family by family, then whether all are within the bound."""
+    n_bad = sum(abs(row.difference_pct_of_busy) > WITHIN_PCT_OF_BUSY for row in rows)
+    verdict = "all within" if not n_bad else f"{n_bad} beyond"
+    found = [
+        f"{row.arm or 'trace'} {row.family}: two-stream {row.first_ms:.4f} and {row.second_ms:.4f} ms a step,"
+        f" {row.difference_pct_of_busy:+.2f} % of busy"
+        for row in rows
+    ]
+    return [*found, f"{verdict} {WITHIN_PCT_OF_BUSY:g} % of busy"]
 
 
 def of_record(record: Residency) -> list[str]:

@@ -47,6 +47,7 @@ class Swept:
             n_ops=int(self.n_ops[groups].sum()),
             busy_ns=int(busy.sum()),
             residency_ns=int(residency.sum()),
+            n_overlaps=int(np.bincount(self.sweep.two_lanes.group, minlength=self.sweep.n_groups)[groups].sum()),
             at_least_3_lanes_up_ns=tuple(more),
             conc2_ns=int(conc2.sum()),
             same_lane_ns=int(self.sweep.same_lane_ns()[groups].sum()),

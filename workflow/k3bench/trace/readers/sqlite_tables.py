@@ -17,6 +17,7 @@ import numpy as np
 
 from k3bench.errors import TraceError
 from k3bench.trace.ops import Ints
+from k3bench.trace.progress import Progress
 
 _ROWS_AT_ONCE = 20_000
 _DAMAGED = "export again with `nsys export --type sqlite -f true FILE.nsys-rep`, and remove the damaged file first"
@@ -46,22 +47,37 @@ class Tables:
         missing = [c for c, default in wanted.items() if default is None and c not in self.columns[table]]
         if missing:
             raise self.error(f"table {table} has no column {', '.join(missing)}", _DAMAGED)
-        present = [c for c in wanted if c in self.columns[table]]
-        terms = ", ".join(quoted(c) if wanted[c] is None else f"ifnull({quoted(c)}, {wanted[c]})" for c in present)
-        flat = self._flat_integers(f"SELECT {terms} FROM {quoted(table)} {condition}", table, present)
-        matrix = (
-            np.frombuffer(flat, np.int64).reshape(-1, len(present)) if flat else np.empty((0, len(present)), np.int64)
-        )
-        n = len(matrix)
-        found = {c: np.ascontiguousarray(matrix[:, i]) for i, c in enumerate(present)}
-        return {c: found[c] if c in found else np.full(n, wanted[c], np.int64) for c in wanted}
+        term = {c: _term(c, default) for c, default in wanted.items() if c in self.columns[table]}
+        constant = self._constants(table, {c: term[c] for c in often_constant if c in term})
+        read = [c for c in term if c not in constant]
+        query = f"SELECT {', '.join(term[c] for c in read)} FROM {quoted(table)} {condition}"
+        flat = self._flat_integers(query, table, read)
+        matrix = np.frombuffer(flat, np.int64).reshape(-1, len(read)) if flat else np.empty((0, len(read)), np.int64)
+        found = {c: np.ascontiguousarray(matrix[:, i]) for i, c in enumerate(read)}
+        filled = {c: constant.get(c, wanted[c]) for c in wanted if c not in found}
+        return found | {c: np.full(len(matrix), value, np.int64) for c, value in filled.items()}
+
+    def _constants(self, table: str, term: dict[str, str]) -> dict[str, int]:
+        """The columns that have one value: reading them row by row would cost far more than looking for another."""
+        first = self._rows(f"SELECT {', '.join(term.values())} FROM {quoted(table)} LIMIT 1") if term else []
+        value = {c: v for c, v in zip(term, first[0] if first else (), strict=False) if isinstance(v, int)}
+        if value and not self._any_other(table, [term[c] for c in value], list(value.values())):
+            return value
+        return {c: v for c, v in value.items() if not self._any_other(table, [term[c]], [v])}
+
+    def _any_other(self, table: str, terms: list[str], values: list[int]) -> bool:
+        """Some row has another value in some of the columns."""
+        other = " OR ".join(f"{t} IS NOT {v}" for t, v in zip(terms, values, strict=True))
+        return bool(self._rows(f"SELECT 1 FROM {quoted(table)} WHERE {other} LIMIT 1"))
 
     def _flat_integers(self, query: str, table: str, columns: list[str]) -> array[int]:
         flat = array("q")
         try:
             cursor = self._connection.execute(query)
+            progress = Progress(f"reading {table}", self._last_row(table) * len(columns))
             while rows := cursor.fetchmany(_ROWS_AT_ONCE):
                 flat.extend(chain.from_iterable(rows))
+                progress.advance_to(len(flat))
                 if len(flat) > self._max_rows * len(columns):
                     raise self.error(f"table {table} does not end", _DAMAGED)
         except (TypeError, OverflowError):
@@ -71,6 +87,14 @@ class Tables:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self.error(f"the sqlite file is damaged: {error}", _DAMAGED) from None
         return flat
+
+    def _last_row(self, table: str) -> int:
+        """About how many rows there are, for a progress bar; 0 where the table has no row ids."""
+        try:
+            ((last,),) = self._connection.execute(f"SELECT max(rowid) FROM {quoted(table)}").fetchall()
+        except sqlite3.Error:
+            return 0
+        return last if isinstance(last, int) else 0
 
     def _first_non_integer(self, table: str, columns: list[str]) -> str:
         for column in columns:
