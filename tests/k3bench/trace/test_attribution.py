@@ -13,6 +13,8 @@ from k3bench.trace.command import main
 from tests.k3bench.trace.golden import H200
 from tests.k3bench.trace.kineto_files import K, call, kernel, write
 
+Nodes = list[tuple[str, str | None]]
+
 
 def captured(
     *ranges: tuple[str, int, int], n_nodes: int, nodes: list[tuple[str, str | None]] | None = None
@@ -96,6 +98,18 @@ def test_order_of_capture_without_node_ids(tmp_path: Path) -> None:
     assert [(f.fork, f.shorter_leg_span_ns_per_step, f.overlapped_ns_per_step) for f in trace.forks] == [
         ("stage", 3500.0, 3000.0)
     ]
+
+
+def test_copies_of_one_leg_are_told_by_their_kind(tmp_path: Path) -> None:
+    """Copy nodes have no name in a graph; Kineto calls them Memcpy, and no kernel can be taken for one."""
+    ops = ((0, 5, 7, "gemm"), (1, 2, 8, "Memcpy DtoD (Device -> Device)"), (6, 3, 7, "core"))
+    ranges = [("L0.KDA", 0, 3), ("fork.stage.main", 0, 1), ("fork.stage.side", 1, 2)]
+    names: Nodes = [("kernel", "gemm"), ("memcpy", None), ("kernel", "core")]
+    code, record = run(tmp_path, replays(*ops, ids=False), captured(*ranges, n_nodes=3, nodes=names), "--families")
+    assert code == 0
+    assert record is not None
+    assert record.traces[0].attribution.n_leg_ambiguous == 0
+    assert [f.shorter_leg_span_ns_per_step for f in record.traces[0].forks] == [2000.0]
 
 
 def test_legs_that_names_cannot_tell_are_counted_not_guessed(tmp_path: Path) -> None:

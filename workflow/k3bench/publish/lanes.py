@@ -64,7 +64,17 @@ def _bar(axis: Any, bar: LaneBar, span: int) -> None:
     width = (bar.end_ns - bar.start_ns) * _US_PER_NS
     left = bar.start_ns * _US_PER_NS
     hatch = None if bar.kind == "kernel" else "////"
-    axis.barh(bar.row, width, left=left, height=_ROW_HEIGHT, color=_colour(bar), edgecolor="white", lw=0.4, hatch=hatch)
+    axis.barh(
+        bar.row,
+        width,
+        left=left,
+        height=_ROW_HEIGHT,
+        color=_colour(bar),
+        edgecolor="white",
+        lw=0.4,
+        hatch=hatch,
+        alpha=0.85,
+    )
     if bar.end_ns - bar.start_ns > _SHOWN_NAME_SHARE * span:
         shown = bar.name[: max(3, int(60 * (bar.end_ns - bar.start_ns) / span))]
         axis.text(left + width / 2, bar.row, shown, ha="center", va="center", color="white", fontsize=5.5, clip_on=True)
