@@ -12,10 +12,10 @@ from k3bench.records.comparison import Headline, LevelResult
 
 
 def headline_of(levels: Sequence[LevelResult], primary: int, metric: str, n_planned: int) -> Headline:
-    """A disagreement headlines no number."""
+    """A disagreement headlines no number, and nobody can say that it regresses nothing."""
     level = levels[primary]
     quiet = level.word in ("disagreement", "insufficient_replication")
-    tested = [r.non_inferior for r in levels]
+    tested = [None if r.word == "disagreement" else r.non_inferior for r in levels]
     return Headline(
         word=level.word,
         concurrency=level.concurrency,

@@ -20,6 +20,9 @@ from k3bench.records.comparison import (
 from k3bench.records.equivalence import Equivalence
 from k3bench.records.residency import FamilySummary, Residency
 
+#: Verdicts that an unchanged build should not get.
+CALLED_AT_ZERO = ("improvement", "regression", "disagreement")
+
 
 def mechanism(records: Sequence[Residency], gain_ms: float | None) -> Mechanism | None:
     """Families of every record's summaries averaged over records; None without a trace of either arm."""
@@ -107,6 +110,8 @@ def outstanding(
                 fix="zero_change: 3 (or more) in the recipe",
             )
         )
+    if zero is not None and zero.called:
+        found.append(_called(zero))
     found += [_open_level(level) for level in levels if level.word in ("inconclusive", "disagreement")]
     found += _wide_margin(levels)
     if all(level.n_observations <= 1 for level in levels):
@@ -114,6 +119,18 @@ def outstanding(
             Outstanding(kind="replication", what="not replicated on another rack", fix="add observations to the recipe")
         )
     return tuple(found)
+
+
+def _called(zero: ZeroChange) -> Outstanding:
+    """Something was called that cannot be there."""
+    words = ", ".join(f"{r.word} at concurrency {r.concurrency}" for r in zero.levels if r.word in CALLED_AT_ZERO)
+    p = "" if zero.called_p_holm is None else f" (Holm p = {zero.called_p_holm:.2g})"
+    use = "; its bands and floor are not used" if zero.blocked else ""
+    return Outstanding(
+        kind="zero_change",
+        what=f"zero-change observations were called {words}{p}{use}",
+        fix="look at what differs between their arms (build, order, clocks, drift), then measure them again",
+    )
 
 
 def _missing_kinds(mechanism_: Mechanism | None, equality_: tuple[EqualityRow, ...] | None) -> list[Outstanding]:

@@ -19,7 +19,6 @@ from k3bench.compare.outliers import Sweep
 from k3bench.compare.pairs import Floats
 from k3bench.compare.planning import Design, blocks_to_settle
 from k3bench.compare.verdict import (
-    DISAGREEMENT,
     IMPROVEMENT,
     INCONCLUSIVE,
     REGRESSION,
@@ -83,7 +82,7 @@ def level_result(sweep: Sweep, at: At, rule: Rule, context: LevelContext) -> Lev
     ci95, ci90 = _bounds(v, at, 0.95), _bounds(v, at, 0.90)
     delta = number(pct_from_log(sign * mean)) if math.isfinite(mean) else None
     band = context.range_band
-    harmless = v.pooled.k[at] > 0 and v.code[at] != DISAGREEMENT
+    testable = v.pooled.k[at] > 0
     return LevelResult(
         concurrency=context.concurrency,
         is_primary=context.is_primary,
@@ -104,8 +103,8 @@ def level_result(sweep: Sweep, at: At, rule: Rule, context: LevelContext) -> Lev
         p=number(v.p[at]),
         p_holm=number(v.p_deciding[at]),
         margin_pct=100.0 * rule.margin,
-        non_inferior=bool(v.non_inferior_p[at] < rule.alpha_a_look) if harmless else None,
-        non_inferior_p=number(v.non_inferior_p[at]) if harmless else None,
+        non_inferior=bool(v.non_inferior_p[at] < rule.alpha_a_look) if testable else None,
+        non_inferior_p=number(v.non_inferior_p[at]) if testable else None,
         worst_case_pct=number(pct_from_log(sign * ci90[1])) if math.isfinite(ci90[1]) else None,
         blocks_to_settle=_blocks(v, at, rule) if v.code[at] == INCONCLUSIVE else None,
         agreement=agreement_of(v, at),

@@ -71,7 +71,10 @@ def _row(case: str, path: tuple[str, ...], expected: Any, got: Mapping[str, Any]
     if seen is None and isinstance(expected, str):
         return None  # prose inside a case: nothing to compute
     limit = limit_for(tolerance, path, expected)
-    return Row(case, ".".join(path), expected, seen, limit.text, seen is not None and limit.holds(expected, seen))
+    if path[-1] == "flags" and isinstance(expected, list) and isinstance(seen, list):
+        return Row(case, ".".join(path), expected, seen, "same set", set(expected) == set(seen))
+    ok = seen is None if expected is None else seen is not None and limit.holds(expected, seen)
+    return Row(case, ".".join(path), expected, seen, limit.text, ok)
 
 
 def _at(tree: Any, path: Sequence[str]) -> Any:

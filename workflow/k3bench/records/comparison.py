@@ -378,7 +378,7 @@ class Headline(Model):
     n_levels: int
     levels_by_word: dict[Word, int]
     n_non_inferior: int
-    #: every level passed its own non-inferiority test; None where a level could not be tested
+    #: every level passed its own non-inferiority test; None where a level was not tested or its observations disagree
     regresses_nothing: bool | None = None
     margin_pct: Finite
 

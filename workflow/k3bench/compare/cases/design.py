@@ -17,7 +17,8 @@ from statsmodels.stats.multitest import multipletests
 from k3bench.compare import crosscheck, noise
 from k3bench.compare.cases.names import Tree, answer
 from k3bench.compare.multiplicity import holm
-from k3bench.compare.planning import pairs_for, power_of_pairs
+from k3bench.compare.planning import Design, blocks_for, pairs_for, power, power_of_pairs
+from k3bench.compare.pooled import DEFAULT_FLOOR
 from k3bench.units import pct_from_log
 
 
@@ -57,8 +58,27 @@ def range_rule(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:
     return {key: noise.range_exceeded_p(n) for key, n in counts.items()}
 
 
-def tolerance(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:
-    return {"k": [noise.tolerance_factor(int(n)) for n in given["n"]]}
+def by_n(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:
+    """One number for each n: what kind of number, the names asked for say."""
+    numbers = [int(n) for n in given["n"]]
+    kinds = (
+        (r"mult|range_factor", noise.range_multiplier),
+        (r"rate|false|exceed", noise.range_exceeded_p),
+        (r"^k$|toler|factor", noise.tolerance_factor),
+    )
+    tree: Tree = {}
+    for key in asked:
+        pick = next((compute for pattern, compute in kinds if re.search(pattern, key)), None)
+        if pick is not None:
+            tree[key] = [pick(n) for n in numbers]
+    return tree | median_ranks(given, asked)
+
+
+def range_p(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:
+    """p of |delta|/range under the range's own law."""
+    ratios = next(v for k, v in given.items() if k != "n" and isinstance(v, list))
+    p = [noise.range_exceeded_p(int(given["n"]), float(r)) for r in ratios]
+    return dict.fromkeys(asked, p)
 
 
 def adjusted(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:
@@ -81,8 +101,17 @@ def planning(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:
             tree[key] = pairs_for(effect, pair_sd, int(wanted[1]) / 100.0, alpha)
         elif wanted := re.fullmatch(r"power_at_(\d+)_pairs", key):
             tree[key] = power_of_pairs(effect, pair_sd, int(wanted[1]), alpha)
+        elif wanted := re.fullmatch(r"blocks_for_(\d+)", key):
+            tree[key] = blocks_for(_design_of(given), effect, int(wanted[1]) / 100.0, alpha)
+        elif wanted := re.fullmatch(r"power_at_(\d+)_blocks", key):
+            tree[key] = float(power(_design_of(given), effect, np.array([float(wanted[1])]), alpha)[0])
     tree.setdefault("n_pairs", pairs_for(effect, pair_sd, target, alpha))
     return tree
+
+
+def _design_of(given: Mapping[str, Any]) -> Design:
+    k = int(given.get("k", given.get("observations", 1)))
+    return Design.of_runs(k, float(given["run_sd"]), float(given.get("floor", DEFAULT_FLOOR)))
 
 
 def smallest_p(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:

@@ -23,6 +23,8 @@ _BRANCHES: tuple[tuple[str, str], ...] = (
     (r"welch|order_(check|test|effect)|ab_(vs|against)_ba", "welch"),
     (r"plain|unadjusted|naive|without_order|one_sample|t_?test|pairs_t", ""),
 )
+#: Words around a branch's name that say nothing more.
+_FILLERS = r"(?:(?<=_)|^)(?:with|order|on|line|model|fit|test|check|interval|result)(?=_|$)"
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "estimate": ("mean", "intercept", "m", "diff", "difference"),
     "p": ("p_value", "pvalue", "p_t"),
@@ -44,6 +46,8 @@ def answer(tree: Tree, asked: Mapping[str, Any]) -> Tree:
     for name, value in asked.items():
         branch = _find(tree, str(name).lower())
         if isinstance(value, Mapping):
+            if not isinstance(branch, Mapping) and re.search(r"order|slope|coef", str(name)) and "order_line" in tree:
+                branch = tree["order_line"]
             branch = answer({**tree, **branch} if isinstance(branch, Mapping) else tree, value)
         if branch is not None:
             found[str(name)] = branch
@@ -60,7 +64,7 @@ def _find(tree: Tree, name: str) -> Any:
     for pattern, branch in _BRANCHES:
         word = rf"(?:(?<=_)|^)(?:{pattern})(?=_|$)"
         if re.search(word, name):
-            rest = re.sub(r"_+", "_", re.sub(word, "", name)).strip("_")
+            rest = re.sub(r"_+", "_", re.sub(rf"{word}|{_FILLERS}", "", name)).strip("_")
             inside = tree if not branch else tree.get(branch)
             return None if inside is None else (_find(inside, rest) if rest else inside)
     return None

@@ -19,7 +19,7 @@ from k3bench.compare.cases.effects import meta_tree
 from k3bench.compare.cases.names import Tree, answer, estimate_tree
 from k3bench.compare.interval import Estimate, per_observation
 from k3bench.compare.pairs import Pairs, log_of, pair_up
-from k3bench.compare.pooled import pool
+from k3bench.compare.pooled import MIN_PAIRS, pool
 from k3bench.compare.verdict import Rule, judge
 from k3bench.units import pct_from_log
 
@@ -29,7 +29,7 @@ def _pairs_of(runs: list[list[Mapping[str, Any]]]) -> Pairs:
     width = max(len(row) for row in runs)
     values, after = np.full((len(runs), width), np.nan), np.zeros((len(runs), width), dtype=bool)
     for i, row in enumerate(runs):
-        for j, run in enumerate(sorted(row, key=lambda r: r.get("pos", 0))):
+        for j, run in enumerate(sorted(row, key=lambda r: (r.get("block", 0), r.get("pos", 0)))):
             after[i, j] = run["arm"] == "after"
             values[i, j] = run["tpot_ms"] if run.get("valid", True) else np.nan
     return pair_up(log_of(values, absent=np.isnan(values)), after)
@@ -58,11 +58,16 @@ def one_observation(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Tree:
     }
     if np.isfinite(each.adjusted.variance[0]):
         tree["adjusted"] = estimate_tree(each.adjusted)
+        # two orders coded +1 and -1: both coefficients of the regression have the same standard error
+        half = np.array([(first.mean() - second.mean()) / 2])
+        tree["order_line"] = estimate_tree(Estimate(half, each.adjusted.variance, each.adjusted.df))
     if len(first) > 1 and len(second) > 1:
         welch = stats.ttest_ind(first, second, equal_var=False)
         tree["welch"] = {"t": float(welch.statistic), "df": float(welch.df), "p": float(each.order_p[0])}
         low, high = welch.confidence_interval(0.95)
         tree["welch"] |= {"ci95": [float(low), float(high)], "estimate": float(first.mean() - second.mean())}
+    if {"verdict", "flags"} & set(asked):
+        tree |= verdict({**given, "observations": [given["runs"]]}, {"verdict": "", "flags": []})
     return answer(tree, asked)
 
 
@@ -94,7 +99,7 @@ def _floor_name(floor: float) -> str:
 
 def _floor_tree(pairs: Pairs, floor: float) -> Tree:
     each = per_observation(pairs)
-    usable = each.n >= 2
+    usable = each.n >= MIN_PAIRS if (each.n >= MIN_PAIRS).any() else each.n >= 2
     pooled, agree = pool(each.plain, usable, floor), agreement(each.plain, usable, floor)
     ci95, ci90 = ([float(b) for b in pooled.interval(level)] for level in (0.95, 0.90))
     mean = float(pooled.mean)
@@ -115,7 +120,7 @@ def _floor_tree(pairs: Pairs, floor: float) -> Tree:
         "obs_ci95_low": agree.own_low.tolist(),
         "obs_ci95_high": agree.own_high.tolist(),
         "F": _number(agree.f),
-        "F_df": [_number(agree.df_between), _number(agree.df_within)],
+        "F_df": [int(pooled.k) - 1, _number(agree.df_within) if int(pooled.k) > 1 else _number(pooled.df)],
         "F_p": _number(agree.p),
     }
 
