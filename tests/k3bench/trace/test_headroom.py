@@ -9,6 +9,7 @@ import pytest
 from k3bench.records.residency import Residency
 from k3bench.trace.command import main
 from k3bench.trace.headroom import overlap_seen
+from tests.k3bench.trace.golden import ROOT
 from tests.k3bench.trace.nsys_files import FORKED, SERIAL, Node, decode
 
 
@@ -91,3 +92,12 @@ def test_published_figures_allow_only_the_overlap_seen() -> None:
         "overlap seen 0.985 ms a step, 7.5 % of 13.2 ms; gaps not shown;"
         " observation 2 saved 0.53 ms, observation 3 saved 0.81 ms"
     )
+
+
+def test_the_pull_request_allows_only_the_overlap_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same from the recorded figures of the pull request, through the command."""
+    assert main(["--published", str(ROOT / "results" / "recorded" / "pr-17103" / "reported.json")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("overlap seen 0.985 ms a step, 7.5 % of 13.2 ms; gaps not shown;")
+    assert "0.53 ms" in said
+    assert "0.81 ms" in said

@@ -50,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--agree", nargs=2, type=Path, metavar="RECORD", help="hold two records of one program against each other"
     )
+    parser.add_argument(
+        "--published", type=Path, metavar="RECORD", help="what published residencies alone say of the headroom"
+    )
     parser.add_argument("--accept-lanes", action="store_true", help="take logical lanes for streams")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write one attributed step for the Perfetto UI")
     parser.add_argument(

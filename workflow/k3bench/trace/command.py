@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from k3bench.errors import K3Error, TraceError
+from k3bench.records.reported import Reported
 from k3bench.records.residency import Arm, Profiled, Residency, TraceResidency
 from k3bench.store import read_record, write_record
 from k3bench.trace import against, lines
@@ -17,13 +18,16 @@ from k3bench.trace.agree import WITHIN_PCT_OF_BUSY, agreement
 from k3bench.trace.analysis import Asked, analyse
 from k3bench.trace.arguments import add_arguments
 from k3bench.trace.families import Grammar, read_patterns
-from k3bench.trace.headroom import headroom
+from k3bench.trace.headroom import headroom, published
 from k3bench.trace.summary import disagreements, summaries
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what the arguments ask; refusals go to standard error."""
     try:
+        if args.published:
+            print(published(read_record(args.published, Reported), str(args.published)))
+            return 0
         if args.agree:
             return _agree(args)
         if args.scrub:

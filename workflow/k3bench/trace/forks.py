@@ -18,8 +18,13 @@ _LEGS = ("main", "side")
 
 
 def fork_spans(trace: Trace, steps: Steps, labels: Labels, kept: Ints) -> tuple[ForkSpan, ...]:
-    """One row per (family, fork) over the given steps. Instances with one leg only are no forks and do not count."""
-    places = sorted({(fork, x.family, x.segment) for x in labels.table for fork, leg in x.legs if leg})
+    """One row per (family, fork) over the given steps. Instances with one leg only are no forks and do not count.
+
+    A fork with operations whose leg cannot be told has no row: a span over the others would be too short.
+    """
+    unsure = {(fork, x.family) for x in labels.table for fork, leg in x.legs if not leg}
+    known = {(fork, x.family, x.segment) for x in labels.table for fork, leg in x.legs if leg}
+    places = sorted(place for place in known if place[:2] not in unsure)
     if not places or not len(kept):
         return ()
     instances = {place: i for i, place in enumerate(places)}
@@ -43,8 +48,8 @@ def _memberships(labels: Labels, instances: dict[tuple[str, str, str], int]) -> 
         instance = np.full(len(labels.table) + 1, UNKNOWN, np.int64)
         leg = np.zeros(len(labels.table) + 1, np.int64)
         for i, label in enumerate(labels.table):
-            if len(label.legs) > depth and label.legs[depth][1]:
-                fork, side = label.legs[depth]
+            fork, side = label.legs[depth] if len(label.legs) > depth else ("", "")
+            if (fork, label.family, label.segment) in instances:
                 instance[i], leg[i] = instances[fork, label.family, label.segment], _LEGS.index(side)
         mine = np.flatnonzero(instance[labels.of_op] >= 0)
         parts.append((mine, instance[labels.of_op[mine]], leg[labels.of_op[mine]]))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Decimal
 
+from k3bench.errors import TraceError
+from k3bench.records.reported import Reported
 from k3bench.records.residency import Arm, ForkHeadroom, ForkSpan, Headroom, TraceResidency
 from k3bench.units import ms_from_ns
 
@@ -85,6 +87,26 @@ def _row(key: _Key, before: ForkSpan, after: ForkSpan | None) -> ForkHeadroom:
 
 def _over(achieved: float | None, ideal: float) -> float | None:
     return achieved / ideal if achieved is not None and ideal > 0 else None
+
+
+def published(record: Reported, where: str) -> str:
+    """The overlap that a published report shows, at its lowest level that has times."""
+    residency = [
+        row.two_stream_residency_ms_per_step
+        for row in record.residency
+        if row.arm == "after" and row.two_stream_residency_ms_per_step is not None
+    ]
+    shown = [d for d in record.deltas if d.before_tpot_ms is not None and d.after_tpot_ms is not None]
+    if not residency or not shown:
+        raise TraceError(
+            "the report shows no residency after the change, or no times of both arms",
+            where=where,
+            fix="give a report that shows both, or traces",
+        )
+    level = min(d.level for d in shown)
+    rows = [d for d in shown if d.level == level]
+    gains = {f"observation {d.observation}": (d.before_tpot_ms or 0) - (d.after_tpot_ms or 0) for d in rows}
+    return overlap_seen(residency, rows[0].before_tpot_ms or 0, gains)
 
 
 def overlap_seen(residency_ms: list[float], step_ms: float, gains_ms: dict[str, float]) -> str:

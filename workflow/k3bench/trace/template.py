@@ -5,13 +5,14 @@ count of those that stay ambiguous. Out of scope: graphs with node ids.
 
 Segments and forks are joined before what follows them, so in every replay the operations of a block come before those
 of the next block, whatever the lanes. Within a block the order in time differs from replay to replay; (lane, ordinal
-in lane) does not. So time decides the block, and the lane order must decide the same in every replay.
+in lane) does not. So time decides the block, and the lane order must decide the same in every replay. Within a block
+a lane that holds the kernels of one leg in the order of capture is that leg; a block on one lane ran as captured.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, permutations
 
 import numpy as np
 
@@ -46,9 +47,37 @@ class _Block:
     full: tuple[Label | None, ...]
     names: tuple[str | None, ...]
 
-    def of(self, name: str) -> Label | None:
+    def of(self, lanes: list[list[str]]) -> list[Label | None]:
+        """Full labels of the kernel names of a replay, lane after lane; the leg stays open where two ways fit."""
+        ways = [way for way in self._ways(len(lanes)) if self._spells(way, lanes)]
+        if len(ways) == 1:
+            return [self.full[node] for nodes in ways[0] for node in nodes]
+        return [self._by_name(name) for names in lanes for name in names]
+
+    def _ways(self, n_lanes: int) -> list[tuple[list[int], ...]]:
+        """Which nodes may lie on which lane: all on one, or each leg of the outermost fork on its own."""
+        everything = list(range(len(self.full)))
+        if n_lanes == 1 or self.label is None:
+            return [(everything,)]
+        legs = {leg: [i for i in everything if (x := self.full[i]) and x.legs[:1] == (leg,)] for leg in self._legs()}
+        return list(permutations(legs.values()))
+
+    def _legs(self) -> list[tuple[str, str]]:
+        return sorted({label.legs[0] for label in self.full if label is not None and label.legs})
+
+    def _spells(self, way: tuple[list[int], ...], lanes: list[list[str]]) -> bool:
+        return len(way) == len(lanes) and all(
+            len(nodes) == len(names) and all(self._may_be(i, name) for i, name in zip(nodes, names, strict=True))
+            for nodes, names in zip(way, lanes, strict=True)
+        )
+
+    def _may_be(self, node: int, name: str) -> bool:
+        known = self.names[node]
+        return known is None or _fits(known, name)
+
+    def _by_name(self, name: str) -> Label | None:
         """The full label, where the block has one only or the kernel's name has one only."""
-        fitting = {full for full, n in zip(self.full, self.names, strict=True) if n is None or _fits(n, name)}
+        fitting = {full for i, full in enumerate(self.full) if self._may_be(i, name)}
         return fitting.pop() if len(fitting) == 1 else self.label
 
 
@@ -69,15 +98,21 @@ def match_by_order(trace: Trace, steps: Steps, graph: int, captured: CapturedGra
             fix=_FIX,
         )
     operations = by_lane.ravel()
-    pairs = _pairs(position, trace.ops, operations)
-    known = {pair: blocks[pair[0]].of(trace.ops.names[pair[1]]) for pair in set(pairs)}
-    labels = [known[pair] for pair in pairs]
+    labels = _of_slots(trace.ops, by_lane[0], position, blocks) if len(by_lane) else []
     unsure = sum(label is not None and any(not leg for _, leg in label.legs) for label in labels)
-    return Matched(operations, labels, unsure // max(len(chosen), 1))
+    return Matched(operations, labels * len(by_lane), unsure)
 
 
-def _pairs(position: Ints, ops: Ops, operations: Ints) -> list[tuple[int, int]]:
-    return list(zip(position[operations].tolist(), ops.name[operations].tolist(), strict=True))
+def _of_slots(ops: Ops, row: Ints, position: Ints, blocks: list[_Block]) -> list[Label | None]:
+    """Labels of one replay in lane order; all replays have the same names on the same lanes by now."""
+    labels: list[Label | None] = [None] * len(row)
+    for number, block in enumerate(blocks):
+        mine = np.flatnonzero(position[row] == number)
+        held = [list(group) for _, group in groupby(mine.tolist(), key=lambda slot: int(ops.lane[row[slot]]))]
+        names = [[ops.names[ops.name[row[slot]]] for slot in slots] for slots in held]
+        for slot, label in zip(mine.tolist(), block.of(names), strict=True):
+            labels[slot] = label
+    return labels
 
 
 def _blocks(captured: CapturedGraph, grammar: Grammar) -> list[_Block]:
