@@ -87,14 +87,20 @@ def campaign(
     return _Comparing(given).comparison()
 
 
-def noise_record(plan: Plan, points: Iterable[Measurement], *, blocks: Sequence[Block] = ()) -> Noise | None:
+def noise_record(
+    plan: Plan,
+    points: Iterable[Measurement],
+    *,
+    blocks: Sequence[Block] = (),
+    fingerprints: Sequence[Fingerprint] = (),
+) -> Noise | None:
     """The calibration from a campaign's zero-change observations; None where it has none."""
-    given = Inputs(plan, tuple(points), tuple(blocks))
+    given = Inputs(plan, tuple(points), tuple(blocks), fingerprints=tuple(fingerprints))
     comparing = _Comparing(given)
     if comparing.zero is None:
         return None
     return calibration.noise_of(
-        comparing.zero, comparing.table, setting_of(plan, given.points), comparing.zero_dates, (plan.digest(),)
+        comparing.zero, comparing.table, comparing.setting, comparing.zero_dates, (plan.digest(),)
     )
 
 
@@ -118,7 +124,8 @@ class _Comparing:
         self.zero = calibration.zero_side(self.table, self.headline, Rule(margin=recipe.margin_pct / 100.0))
         self.zero_dates = dates_of(self.table, self.table.chosen(zero_change=True))
         self.undeclared = machine.undeclared(given.builds, recipe)
-        self.earlier = calibration.matching(given.noise, setting_of(given.plan, given.points), recipe.simulated)
+        self.setting = setting_of(given.plan, given.points, given.fingerprints)
+        self.earlier = calibration.matching(given.noise, self.setting, recipe.simulated)
         self.floor: Floor = calibration.floor_of(self.zero, self.zero_dates, recipe.name, self.earlier)
         self.rule = Rule(
             margin=recipe.margin_pct / 100.0, tau0=self.floor.tau0_log, primary=self.primary, looks=recipe.looks

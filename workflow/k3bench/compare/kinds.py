@@ -145,10 +145,22 @@ def _missing_kinds(mechanism_: Mechanism | None, equality_: tuple[EqualityRow, .
         found.append(
             Outstanding(kind="equality", what="sameness of outputs (bitwise, greedy tokens)", fix="k3bench verify")
         )
-    for row in equality_ or ():
+    return [*found, *_open_probes(equality_ or ())]
+
+
+def _open_probes(rows: Sequence[EqualityRow]) -> list[Outstanding]:
+    """Probes that did not pass, one line for each kind of probe; the rows themselves are in `equality`."""
+    groups: dict[tuple[str, str], list[EqualityRow]] = {}
+    for row in rows:
         if row.status != "pass":
-            state = "failed" if row.status == "fail" else "not run"
-            found.append(Outstanding(kind="equality", what=f"{row.what}: {state}", fix=row.reason or ""))
+            groups.setdefault((row.what, "failed" if row.status == "fail" else "not run"), []).append(row)
+    found = []
+    for (what, state), members in groups.items():
+        total = sum(row.what == what for row in rows)
+        count = "" if total == 1 else f" ({len(members)} of {total} probes)"
+        reasons = list(dict.fromkeys(row.reason for row in members if row.reason))
+        more = f"; and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+        found.append(Outstanding(kind="equality", what=f"{what}: {state}{count}", fix="".join(reasons[:1]) + more))
     return found
 
 

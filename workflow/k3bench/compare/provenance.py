@@ -13,6 +13,7 @@ from k3bench.compare.machine import environment
 from k3bench.compare.table import RunTable
 from k3bench.records.base import Record
 from k3bench.records.comparison import InputRef, Provenance
+from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Measurement
 from k3bench.records.noise import Setting
 from k3bench.records.plan import Build, Plan
@@ -46,18 +47,26 @@ def _digest(record: Record) -> str:
     return record.digest()
 
 
-def setting_of(plan: Plan, points: Sequence[Measurement]) -> Setting:
+def setting_of(plan: Plan, points: Sequence[Measurement], fingerprints: Sequence[Fingerprint] = ()) -> Setting:
     """Engine, hardware class and workload: noise of another setting says nothing here."""
     recipe = plan.recipe
     return Setting(
         engine=recipe.engine.name,
         preset=recipe.engine.preset,
-        hardware_class="+".join(sorted({p.device for p in points})) or "unknown",
+        hardware_class=_hardware_class(points, fingerprints),
         restart="+".join(sorted({p.restart for p in points})) or "unknown",
         isl_tokens=recipe.workload.isl_tokens,
         osl_tokens=recipe.workload.osl_tokens,
         stream_interval=recipe.workload.stream_interval,
     )
+
+
+def _hardware_class(points: Sequence[Measurement], fingerprints: Sequence[Fingerprint]) -> str:
+    """Device and model, e.g. `cuda: NVIDIA H200`; the device alone where no fingerprint names a model."""
+    devices = "+".join(sorted({p.device for p in points})) or "unknown"
+    gpus = {g.name for f in fingerprints for g in f.stable.gpus if g.name} if "cuda" in devices else set()
+    models = gpus or {f.stable.host.cpu_model for f in fingerprints if f.stable.host.cpu_model}
+    return f"{devices}: {', '.join(sorted(models))}" if models else devices
 
 
 def dates_of(table: RunTable, observations: Iterable[int]) -> tuple[str, ...]:
@@ -68,7 +77,7 @@ def dates_of(table: RunTable, observations: Iterable[int]) -> tuple[str, ...]:
 
 def provenance_of(given: Inputs) -> Provenance:
     """The summary a report prints; values that differ are all listed."""
-    recipe, points, setting = given.plan.recipe, given.points, setting_of(given.plan, given.points)
+    recipe, points, setting = given.plan.recipe, given.points, setting_of(given.plan, given.points, given.fingerprints)
     work = recipe.workload
     arms = recipe.arms
     return Provenance(

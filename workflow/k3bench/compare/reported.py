@@ -70,7 +70,7 @@ def reported_comparison(reported: Reported) -> Comparison:
         mechanism=how,
         equality=same,
         outstanding=_outstanding(reported, levels, how, same),
-        reported=summary_of(reported),
+        reported=summary_of(reported) if reported.deltas else None,
         provenance=_provenance(reported),
     )
 
