@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 import stat
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from k3bench.errors import TraceError
 from k3bench.records.residency import GraphResidency, TraceResidency
 from k3bench.trace.analysis import Asked, analyse
+from k3bench.trace.families import Grammar, Pattern
+from k3bench.trace.readers import files
 from tests.k3bench.trace.golden import H200
 from tests.k3bench.trace.nsys_files import FORKED, PID, SERIAL, Export, Node, decode
 
@@ -273,3 +276,27 @@ def test_the_recorded_versions_are_in_the_record() -> None:
     result = measured(H200 / "twostream_node_nsys2025.3.sqlite.xz")
     found = (result.tool_version, result.schema_version, result.cupti_version, result.gpu)
     assert found == ("2025.3.2.0", "3.20.3", "13.0", "NVIDIA H200")
+
+
+def test_ranges_of_another_engine_are_mapped_by_a_table(tmp_path: Path) -> None:
+    """Module names of a served engine: a table maps them to families, a group named layer names the segment."""
+    nodes = [
+        Node(0, 4_000, 7, ("decoder.layers.0", "decoder.layers.0.kda_attn"), "a"),
+        Node(5_000, 7_000, 7, ("decoder.layers.0", "decoder.layers.0.mlp.experts"), "b"),
+        Node(8_000, 9_000, 7, ("decoder.layers.1", "decoder.layers.1.kda_attn"), "a"),
+    ]
+    rows = [{"range": r"layers\.(?P<layer>\d+)\.kda", "family": "KDA"}, {"range": r"\.experts$", "family": "MoE"}]
+    grammar = Grammar(tuple(Pattern(**row) for row in rows))
+    kda, moe = only_graph(measured(decode(tmp_path / "t.sqlite", nodes), families=True, grammar=grammar)).families
+    assert (kda.family, kda.segments_per_step, kda.all_ops.busy_ns) == ("KDA", 2, 10_000)
+    assert (moe.family, moe.segments_per_step, moe.all_ops.busy_ns) == ("MoE", 1, 4_000)
+
+
+def test_a_small_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+    """Decompression is bounded, in memory and on disk."""
+    bomb = tmp_path / "t.json.gz"
+    bomb.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 20_000_000))
+    with pytest.raises(TraceError, match="more than 1,000,000 bytes"):
+        files.plain_bytes(bomb, limit=1_000_000)
+    with pytest.raises(TraceError, match="more than 1,000,000 bytes"), files.plain_file(bomb, limit=1_000_000):
+        pass

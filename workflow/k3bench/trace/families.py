@@ -176,7 +176,7 @@ class CaptureRecord(msgspec.Struct, frozen=True):
     engine: str | None = None
 
 
-def capture_record(content: bytes, where: str) -> CaptureRecord:
+def capture_record(content: bytes | bytearray, where: str) -> CaptureRecord:
     """Validate a capture record."""
     try:
         record = msgspec.json.decode(content, type=CaptureRecord)

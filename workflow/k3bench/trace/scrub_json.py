@@ -45,7 +45,7 @@ def _cupti(document: dict[str, Any]) -> dict[str, Any]:
     return {**head, "recs": [row(r, _RECORD_KEYS) for r in document["recs"]], "nodes": nodes}
 
 
-def _kineto(content: bytes, document: dict[str, Any]) -> dict[str, Any]:
+def _kineto(content: bytes | bytearray, document: dict[str, Any]) -> dict[str, Any]:
     head: dict[str, Any] = {k: document[k] for k in _HEAD if isinstance(document.get(k), str | int)}
     properties = document.get("deviceProperties")
     if isinstance(properties, list):

@@ -20,6 +20,8 @@ from k3bench.errors import TraceError
 Kind = Literal["sqlite", "json", "nsys_rep", "qdstrm", "unknown"]
 #: No decode trace worth analysing in one piece is larger; a small file that unpacks to more is not one.
 MAX_PLAIN_BYTES = 16 * 1024**3
+#: what is held in memory at once
+MAX_IN_MEMORY_BYTES = 6 * 1024**3
 _CHUNK = 4 * 1024 * 1024
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _SQLITE = b"SQLite format 3\x00"
@@ -86,11 +88,13 @@ def _too_large(path: Path, limit: int) -> TraceError:
     return TraceError(f"holds more than {limit:,} bytes when unpacked", where=str(path), fix=fix)
 
 
-def plain_bytes(path: Path, limit: int = MAX_PLAIN_BYTES) -> tuple[bytes, str, int]:
+def plain_bytes(path: Path, limit: int = MAX_IN_MEMORY_BYTES) -> tuple[bytes | bytearray, str, int]:
     """(plain content, sha256 and size of the file as it lies on disk); a plain file is held once and read once."""
     if is_packed(path):
-        content = b"".join(chunks(path, limit))
-        return (content, *digest_of_file(path))
+        unpacked = bytearray()
+        for piece in chunks(path, limit):
+            unpacked += piece
+        return (unpacked, *digest_of_file(path))
     if path.stat().st_size > limit:
         raise _too_large(path, limit)
     content = path.read_bytes()
@@ -113,8 +117,16 @@ def plain_file(path: Path, limit: int = MAX_PLAIN_BYTES) -> Iterator[Path]:
         copy = Path(folder) / "plain"
         with copy.open("wb") as out:
             for piece in chunks(path, limit):
-                out.write(piece)
+                _write(out, piece, path)
         yield copy
+
+
+def _write(out: IO[bytes], piece: bytes, path: Path) -> None:
+    try:
+        out.write(piece)
+    except OSError as error:
+        what = f"cannot unpack: {error.strerror or error}"
+        raise TraceError(what, where=str(path), fix="free space for temporary files, or set TMPDIR") from None
 
 
 def digest_of_file(path: Path) -> tuple[str, int]:

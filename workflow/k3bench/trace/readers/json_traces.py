@@ -87,7 +87,7 @@ def read(path: Path, *, accept_lanes: bool = False) -> Trace:
     return collected.trace(_source(path, "kineto", sha256, size, document), accept_lanes=accept_lanes)
 
 
-def capture_calls(content: bytes, where: str) -> tuple[Launches, Ranges, set[int]]:
+def capture_calls(content: bytes | bytearray, where: str) -> tuple[Launches, Ranges, set[int]]:
     """(launch calls, ranges, correlations that have a device operation) of a trace of a capture."""
     from k3bench.trace.readers import kineto
 
@@ -96,7 +96,7 @@ def capture_calls(content: bytes, where: str) -> tuple[Launches, Ranges, set[int
     return collected.launches(), collected.ranges(), collected.correlations()
 
 
-def _decoded(content: bytes, events: Collector, where: str) -> Document:
+def _decoded(content: bytes | bytearray, events: Collector, where: str) -> Document:
     """Events go to the collector piece by piece; the document keeps the other keys."""
     try:
         for piece in _pieces(content):
@@ -110,7 +110,7 @@ def _decoded(content: bytes, events: Collector, where: str) -> Document:
     return _decoded_whole(content, events, where)
 
 
-def _pieces(content: bytes) -> Iterator[list[Event] | Document]:
+def _pieces(content: bytes | bytearray) -> Iterator[list[Event] | Document]:
     """Cuts between events. A cut inside an event cannot be decoded, and then the file is decoded whole."""
     opening = content.find(b"[", content.find(b'"traceEvents"'))
     if opening < 0 or len(content) < 2 * _PIECE or b'"traceEvents"' not in content[: opening + 1]:
@@ -139,7 +139,7 @@ def _merged(head: Document, tail: Document) -> Document:
     return head
 
 
-def _decoded_whole(content: bytes, events: Collector, where: str) -> Document:
+def _decoded_whole(content: bytes | bytearray, events: Collector, where: str) -> Document:
     try:
         if content.lstrip()[:1] == b"[":
             document = Document(trace_events=msgspec.json.decode(content, type=list[Event]))
