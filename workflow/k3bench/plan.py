@@ -11,7 +11,10 @@ from collections.abc import Iterable
 from k3bench.records.base import digest_of
 from k3bench.records.measurement import Arm, Order
 from k3bench.records.plan import Plan, PlannedAllocation, PlannedBlock, PlannedObservation, PlannedProfile
-from k3bench.records.recipe import ObservationSpec, Recipe
+from k3bench.records.recipe import SERVED, ObservationSpec, Recipe
+
+#: Engines whose outputs can be compared: bits in process, greedy tokens through a server.
+VERIFIABLE = ("k3model", *SERVED)
 
 
 def make_plan(recipe: Recipe) -> Plan:
@@ -109,7 +112,7 @@ def spec_digests(plan: Plan) -> dict[tuple[str, str], str]:
 
 def verified(plan: Plan) -> list[str]:
     """The observations whose builds are probed for sameness: a change is claimed there, and its bits can be had."""
-    return [o.id for o in plan.observations if plan.recipe.engine.name == "k3model" and not o.zero_change]
+    return [o.id for o in plan.observations if plan.recipe.engine.name in VERIFIABLE and not o.zero_change]
 
 
 def profiled(plan: Plan) -> list[str]:

@@ -144,7 +144,7 @@ def _compare(args: argparse.Namespace) -> None:
         comparison = campaign(
             found.plan, found.points, **found.others(), noise=read_noise(Path("results"), args.folder)
         )
-        noise = noise_record(found.plan, found.points, blocks=found.blocks)
+        noise = noise_record(found.plan, found.points, blocks=found.blocks, fingerprints=found.fingerprints)
         if noise is not None:
             write_record(CampaignFolder(args.out.parent).noise, noise)
     else:
@@ -233,8 +233,8 @@ def _verify(args: argparse.Namespace) -> int:
     from collections import Counter
 
     from k3bench.records.plan import Build, Plan
+    from k3bench.records.recipe import K3MODEL, SERVED
     from k3bench.store import CampaignFolder, read_record, write_record
-    from k3bench.verify import verify
 
     plan, folder = read_record(args.plan, Plan), CampaignFolder(args.plan.parent)
     pairs = {o.id: o.pair for o in plan.observations}
@@ -243,15 +243,25 @@ def _verify(args: argparse.Namespace) -> int:
         for arm in ("before", "after")
         if args.observation in pairs
     }
-    found = verify(
-        plan,
-        builds,  # type: ignore[arg-type]
-        args.observation,
-        device=args.device,
-        presets=tuple(args.preset),
-        budget_s=args.budget,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
-    )
+    found, engine = None, plan.recipe.engine.name
+    if engine not in SERVED or engine in K3MODEL:
+        from k3bench.verify import verify
+
+        found = verify(
+            plan,
+            builds,  # type: ignore[arg-type]
+            args.observation,
+            device=args.device,
+            presets=tuple(args.preset),
+            budget_s=args.budget,
+            say=lambda text: print(text, file=sys.stderr, flush=True),
+        )
+    if engine in SERVED:
+        from k3bench.verify_served import verify_served
+
+        asked = verify_served(plan, builds, args.observation, logs=folder.root / "logs")  # type: ignore[arg-type]
+        found = found.model_copy(update={"rows": (*found.rows, *asked.rows)}) if found else asked
+    assert found is not None
     write_record(args.out, found)
     counts = Counter(row.status for row in found.rows)
     print(f"{args.observation}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))

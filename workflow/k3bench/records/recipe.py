@@ -21,6 +21,8 @@ Url = Annotated[str, StringConstraints(pattern=r"^https?://[A-Za-z0-9._\[\]:-]+(
 Engine = Literal["k3model", "simulated", "openai", "k3model-served"]
 #: Engines whose arms share a process, so that nothing but the policy can differ between them.
 IN_PROCESS: tuple[Engine, ...] = ("k3model", "simulated")
+#: Engines that are asked through a server.
+SERVED: tuple[Engine, ...] = ("openai", "k3model-served")
 #: Engines that run the K3 of this repository, so that presets, options and policies must be its own.
 K3MODEL: tuple[Engine, ...] = ("k3model", "k3model-served")
 
@@ -41,7 +43,8 @@ class Truth(Model):
 class Serving(Model):
     """How a served engine is reached, started and loaded; limits bound every wait.
 
-    Either `endpoint` (attach to what runs) or `command` (started per run; `{port}` and the arm's `{policy}` are put in).
+    Either `endpoint` (attach to what runs) or `command` (started per run). In its words `{port}`, the arm's `{policy}`
+    and `{stream_interval}` are put in.
     """
 
     endpoint: Url | None = None
