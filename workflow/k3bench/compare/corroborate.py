@@ -26,7 +26,7 @@ def restatements(table: RunTable, headline: int, real: list[int]) -> list[Restat
         logs, groups, rows = _rows_at(table, i, real)
         if logs.shape[-1] < witnesses.MIN_RESIDUALS or len(rows) < 2 or headline not in rows:
             continue
-        for r in witnesses.restated(logs, groups, rows.index(headline), _declared([table.metrics[m] for m in rows])):
+        for r in witnesses.restated(logs, groups, rows.index(headline)):
             name, of = table.metrics[rows[r.metric]], table.metrics[rows[r.of]]
             found.append(
                 Restatement(
@@ -41,11 +41,6 @@ def restatements(table: RunTable, headline: int, real: list[int]) -> list[Restat
                 )
             )
     return found
-
-
-def _declared(names: Sequence[str]) -> frozenset[frozenset[int]]:
-    """Declared identities as pairs of row indices."""
-    return frozenset(frozenset((names.index(a), names.index(b))) for a, b, _ in IDENTITIES if a in names and b in names)
 
 
 def _rows_at(table: RunTable, level: int, real: list[int]) -> tuple[Floats, np.ndarray, list[int]]:  # type: ignore[type-arg]

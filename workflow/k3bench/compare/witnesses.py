@@ -62,33 +62,19 @@ def exact_factor(log_x: Floats, log_y: Floats) -> tuple[Literal["exact_ratio", "
     return "exact_product", float(np.mean(product)), cv_product
 
 
-def restated(
-    log_values: Floats, groups: Ints, headline: int = 0, declared: frozenset[frozenset[int]] = frozenset()
-) -> list[Restated]:
+def restated(log_values: Floats, groups: Ints, headline: int = 0) -> list[Restated]:
     """Every metric that restates the headline or an earlier metric, each once, the headline tried first.
 
-    Runs can be so alike that every ratio is constant: an identity must then show in the residuals too, or be declared.
+    Where runs are so alike that any ratio is constant, a metric counts as restated too: a witness has to be able to
+    say something else.
     """
-    residual = residuals(log_values, groups)
-    corr = correlations(residual)
-    still = (residual**2).sum(axis=-1) < 1e-20
+    corr = correlations(residuals(log_values, groups))
     enough = log_values.shape[-1] - len(set(groups.tolist())) >= MIN_RESIDUALS
     order = [headline, *(m for m in range(len(log_values)) if m != headline)]
     found: list[Restated] = []
     for i, metric in enumerate(order):
         row = next(
-            (
-                r
-                for of in order[:i]
-                if (r := _pair(log_values, metric, of, corr, enough)) is not None
-                and (
-                    r.kind == "near"
-                    or not enough
-                    or still[of]
-                    or frozenset((metric, of)) in declared
-                    or (r.r2 is not None and r.r2 >= NEAR_R2)
-                )
-            ),
+            (r for of in order[:i] if (r := _pair(log_values, metric, of, corr, enough)) is not None),
             None,
         )
         if row is not None:
