@@ -62,11 +62,14 @@ class Tab:
 
     async def open(self, url: str, *, width: int = 1100, height: int = 900) -> None:
         """Load a page and wait until it is quiet."""
-        await self.command(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
-        )
+        await self.resize(width, height)
         await self.command("Page.navigate", url=url)
         await self.until("document.readyState === 'complete'")
+
+    async def resize(self, width: int, height: int) -> None:
+        """Give the page a viewport."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await self.command("Emulation.setDeviceMetricsOverride", **size)
 
     async def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""

@@ -46,7 +46,8 @@ def _trace(arm: str, level: int, hidden_ns: int) -> r.TraceResidency:
         profiled=r.Profiled(profiled_step_ms=13.07, unprofiled_step_ms=12.679, profiled_over_unprofiled=1.0308),
         devices=(
             r.DeviceResidency(
-                device=0, span_ns=170_000_000, span_kernels_only_ns=169_000_001, lanes=(), window=measure, window_kernels_only=measure,
+                device=0, span_ns=170_000_000, span_kernels_only_ns=169_000_001, lanes=(),
+                window=measure, window_kernels_only=measure,
                 kernels=(r.WindowKernel(name="conv", short_name="conv", kind="kernel", n=3, duration_ns=41,
                                         hidden_other_lane_ns=19, hidden_any_op_ns=23),),
                 graphs=(graph,),

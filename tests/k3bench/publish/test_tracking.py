@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -24,11 +25,15 @@ from k3bench.publish.projection import Point, Projected
 from k3bench.publish.stage import publish
 from k3bench.publish.target import target_for
 from k3bench.publish.track import check, rebuild, track, wanted
+from k3bench.publish.tracking import connected, sync
 from k3bench.records.receipt import Receipt
 from k3bench.store import read_record
 
 SPEC = Spec(name="small", racks=("r1", "r2"), blocks=2, effects_pct={1: -4.0, 4: -3.0}, superseded=3)
-SYNC = "import sys,pathlib; from k3bench.publish.track import track; p=pathlib.Path(sys.argv[1]); track(p, records=p.parent)"
+SYNC = (
+    "import sys,pathlib; from k3bench.publish.track import track; p=pathlib.Path(sys.argv[1]);"
+    "track(p, records=p.parent)"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +42,28 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A campaign with its report, and an empty database beside it: made once, copied for each test."""
+    results = tmp_path_factory.mktemp("template") / "results"
+    publish(write(SPEC, results / "small"))
+    with connected(target_for(results, environment={})):
+        pass
+    return results
+
+
 @pytest.fixture
-def campaign(tmp_path: Path) -> Path:
-    """A campaign on disk with its report; returns the comparison."""
-    comparison = write(SPEC, tmp_path / "results" / "small")
-    publish(comparison)
-    return comparison
+def campaign(template: Path, tmp_path: Path) -> Path:
+    """A campaign on disk; returns its comparison."""
+    shutil.copytree(template, tmp_path / "results")
+    return tmp_path / "results" / "small" / "comparison.json"
+
+
+@pytest.fixture
+def fresh(campaign: Path) -> Path:
+    """The same where nobody has made a database yet."""
+    database(campaign).unlink()
+    return campaign
 
 
 def database(comparison: Path) -> Path:
@@ -83,7 +104,7 @@ def in_line(comparison: Path) -> None:
 def test_every_tpot_is_found_again_exact(campaign: Path) -> None:
     """After a sync each measured TPOT, accepted or superseded, stands in the database with its very bits."""
     track(campaign, records=campaign.parent)
-    query = "select m.key, m.step, m.value from metrics m where m.key like '%_c%/tpot_median_ms'"
+    query = "select m.key, m.step, m.value from metrics m where m.key glob '*_c[0-9]*/tpot_median_ms'"
     stored = Counter(value for _, _, value in rows(campaign, query))
     made = make(SPEC)
     assert stored == Counter(p.metrics["tpot_median_ms"] for p in (*made.points, *made.fragments))
@@ -163,19 +184,18 @@ def test_killed_syncs_leave_nothing_doubled(campaign: Path, times: int) -> None:
     print(f"{times} syncs, {died} killed, {len(statuses(campaign))} runs, 0 doubled")
 
 
-def test_several_syncs_at_once_make_each_run_once(campaign: Path) -> None:
+def test_several_syncs_at_once_make_each_run_once(fresh: Path) -> None:
     """Four processes on a database that does not exist yet: the lock makes them one after the other."""
-    processes = [subprocess.Popen([sys.executable, "-c", SYNC, str(campaign)]) for _ in range(4)]
+    processes = [subprocess.Popen([sys.executable, "-c", SYNC, str(fresh)]) for _ in range(4)]
     assert [process.wait(300) for process in processes] == [0, 0, 0, 0]
-    in_line(campaign)
+    in_line(fresh)
 
 
 # --- looking and rebuilding -----------------------------------------------------------------------------------------
 
 
 def test_check_finds_what_differs(campaign: Path) -> None:
-    """Nothing synced, a value changed by hand, a run without a record, older records: each is one sentence."""
-    assert "no MLflow database yet" in check(campaign, records=campaign.parent)[0]
+    """A value changed by hand, a run without a record, a record without a run: each is one sentence."""
     receipt = track(campaign, records=campaign.parent)
     assert check(campaign, records=campaign.parent) == []
     run = next(r.run_id for r in receipt.runs if r.name == "obs1.after")
@@ -206,6 +226,12 @@ def test_rebuild_makes_the_same_from_the_records_alone(campaign: Path) -> None:
     assert histories(campaign) == wanted_before
     in_line(campaign)
     assert database(campaign).with_name("mlflow.db.replaced").read_bytes() == b"no database at all"
+
+
+def test_check_without_a_database_says_so(fresh: Path) -> None:
+    """Looking makes nothing: no database appears because somebody asked."""
+    assert "no MLflow database yet" in check(fresh, records=fresh.parent)[0]
+    assert not database(fresh).exists()
 
 
 # --- out of reach ---------------------------------------------------------------------------------------------------
@@ -279,12 +305,9 @@ def test_a_server_that_never_answers_is_given_up(
 def test_a_lock_that_is_held_is_named(tmp_path: Path) -> None:
     """A second writer waits a bounded time and says which file to look at."""
     lock = tmp_path / "mlflow.db.lock"
-    with (
-        single_writer(lock),
-        pytest.raises(TrackingError, match="another process") as error,
-        single_writer(lock, wait_s=0.3),
-    ):
-        pass
+    with single_writer(lock), pytest.raises(TrackingError, match="another process") as error:  # noqa: SIM117
+        with single_writer(lock, wait_s=0.3):
+            pass
     assert str(lock) in str(error.value)
 
 
@@ -329,8 +352,6 @@ def many(runs: int, metrics: int) -> list[Projected]:
 
 def test_500_runs_of_60_metrics_are_synced_within_a_minute(tmp_path: Path) -> None:
     """Batches make the difference: printed beside the way of one call a metric, on a few runs."""
-    from k3bench.publish.tracking import connected, sync
-
     target = target_for(tmp_path, environment={})
     with connected(target):
         pass

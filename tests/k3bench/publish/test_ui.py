@@ -1,0 +1,101 @@
+"""The MLflow UI with a synced campaign: the saved views open and show the numbers. A real server, a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, Tab, with_tab
+from synthetic import Spec, write
+
+from k3bench.publish.target import target_for
+from k3bench.publish.track import track
+from k3bench.publish.ui import SERVER_ENVIRONMENT, command, lines
+from k3bench.records.receipt import Receipt
+
+SHOTS = os.environ.get("K3_SCREENSHOTS")
+READY = {
+    "table": "obs1.before",
+    "curves": "Against concurrency",
+    "verdicts": "verdict shown",
+    "verdict": "primary level",
+}
+SPEC = Spec(name="shown", racks=("r1", "r2"), blocks=2, effects_pct={1: -4.0, 2: -3.5, 4: -3.0})
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Receipt, str]]:
+    """Results folder, receipt, and the address of a server over them."""
+    results = tmp_path_factory.mktemp("ui") / "results"
+    comparison = write(SPEC, results / "shown")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        receipt = track(comparison, records=comparison.parent)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    line = command(target_for(results, environment={}), port=port)
+    process = subprocess.Popen(
+        line, env={**os.environ, **SERVER_ENVIRONMENT}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait(f"http://127.0.0.1:{port}/health")
+        yield results, receipt, f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait(url: str) -> None:
+    end = time.monotonic() + 180
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            assert time.monotonic() < end, "the server never came up"
+            time.sleep(0.5)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
+def test_saved_views_open_and_show_the_numbers(shown: tuple[Path, Receipt, str]) -> None:
+    """Table, curves, verdicts and the verdict itself: each link opens its page, with values of the records in it."""
+    _, receipt, base = shown
+    text: dict[str, str] = {}
+
+    async def visit(tab: Tab) -> list[str]:
+        for link in receipt.links:
+            await tab.command("Page.navigate", url="about:blank")
+            await tab.open(f"{base}/{link.fragment}", width=1700, height=1000)
+            ready = READY[link.name]
+            await tab.until(f"document.body.innerText.includes({ready!r})")
+            await tab.evaluate("document.querySelector('[aria-label=\"Close\"]')?.click()")
+            await tab.until("!document.querySelector('[class*=skeleton]')", seconds=30)
+            text[link.name] = await tab.evaluate("document.body.innerText")
+            if SHOTS:
+                await tab.screenshot(Path(SHOTS) / f"mlflow-{link.name}.png", full=False)
+        return [url for url in tab.requests if not url.startswith((base, "data:", "blob:", "about:"))]
+
+    assert with_tab(visit) == []
+    assert "shown: table" in text["table"]
+    assert "obs1.before" in text["table"]
+    assert "zero1" not in text["verdicts"]
+    medians = re.findall(r"1[0-9]\.\d{3,}", text["table"])
+    assert len(medians) >= 8
+    assert "Group by: arm" in text["curves"]
+    assert "rel/tpot_pct" in text["curves"]
+    assert "Improvement." in text["verdict"]
+
+
+def test_the_command_prints_a_link_for_table_and_curves(shown: tuple[Path, Receipt, str]) -> None:
+    """`k3bench ui` says what to click for each campaign that was synced."""
+    results, _, base = shown
+    said = list(lines(results, base))
+    assert any("table" in s and f"{base}/#/experiments/" in s for s in said)
+    assert any("curves" in s and "compareRunsMode=CHART" in s for s in said)
