@@ -26,8 +26,9 @@ from k3bench.serving.stream import Target
 from k3bench.store import read_record, write_record
 
 PACE_MS = 10.0
-OSL_TOKENS = 128
-REQUESTS_PER_WORKER = 2
+OSL_TOKENS = 32
+#: The median shift of this many requests is not one hiccup of the machine.
+FEWEST_REQUESTS = 12
 FULL_RATE_TOKENS = 2000
 #: A run may use this share of the chunk rate that the client reached at full rate.
 RATE_SHARE = 0.5
@@ -96,7 +97,8 @@ def _span_ms(stamps_ns: Sequence[int]) -> float:
 
 def _load(base_url: str, concurrency: int, osl_tokens: int) -> LoadResult:
     target = Target(base_url, "reference", limit_s=REQUEST_LIMIT_S)
-    prompts = random_prompts(concurrency * REQUESTS_PER_WORKER, isl_tokens=32, vocab=8192, seed="calibration")
+    each = max(2, -(-FEWEST_REQUESTS // concurrency))
+    prompts = random_prompts(concurrency * each, isl_tokens=32, vocab=8192, seed="calibration")
     found = run_load(target, plan_load(target, prompts, concurrency=concurrency, osl_tokens=osl_tokens))
     broken = next((r for r in found.requests if not _complete(r, osl_tokens)), None)
     if broken is not None:
