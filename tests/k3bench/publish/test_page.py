@@ -176,6 +176,5 @@ def test_nothing_is_wider_than_the_page(tmp_path: Path) -> None:
             "Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=1, mobile=False
         )
         assert await tab.evaluate("document.documentElement.scrollWidth") <= 420
-        await shoot(tab, "page-narrow")
 
     browse(case("improvement"), tmp_path, narrow)

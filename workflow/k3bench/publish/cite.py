@@ -5,7 +5,7 @@ Out of scope: sentences. A field that is None becomes a dash, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +130,11 @@ def p_number(at: At) -> str:
 def count(at: At) -> str:
     """A whole number."""
     return DASH if at.raw is None else value(str(int(at.raw)), at.path)
+
+
+def tally(rows: At, indices: Sequence[int]) -> str:
+    """How many of a list's entries: the citation names each entry that is counted."""
+    return value(str(len(indices)), f"{rows.path}[{','.join(map(str, indices))}]#")
 
 
 def entry(mapping: At, key: str) -> str:

@@ -5,7 +5,7 @@ In: the comparison record (as `At`). Out: blocks. Out of scope: lane pictures.
 
 from __future__ import annotations
 
-from k3bench.publish.cite import DASH, At, count, delta, fixed, share, words
+from k3bench.publish.cite import DASH, At, count, delta, fixed, share, tally, words
 from k3bench.publish.document import Block, Bullets, Column, Paragraph, Table
 from k3bench.publish.spans import bold
 from k3bench.publish.words import label
@@ -65,16 +65,28 @@ def _explained(found: At) -> list[Block]:
     return [Bullets(tuple(lines))] if lines else []
 
 
+#: More probes than this are shown by kind of probe, and each of them in the details.
+SHORT = 12
+PROBE_COLUMNS = tuple(Column(t, "left") for t in ("probe", "kind", "result", "preset", "batch", "policy", "remark"))
+
+
 def equality_blocks(record: At) -> tuple[Block, ...]:
-    """One row a probe; controls are faults planted to see that a probe can fail."""
+    """One row a probe, or one a kind of probe; controls are faults planted to see that a probe can fail."""
     if not record.equality:
         return (Paragraph("No probe of sameness was run: equal outputs are not claimed."),)
-    columns = tuple(Column(t, "left") for t in ("probe", "kind", "result", "preset", "batch", "policy", "remark"))
+    if len(record.equality) <= SHORT:
+        return (probe_table(record),)
+    return (_probes_by_kind(record.equality), Paragraph("Every single probe stands in the details."))
+
+
+def probe_table(record: At) -> Table:
+    """Every probe, a row each."""
+    published = record.kind.raw == "reported"
     rows = tuple(
         (
             words(row.what),
             row.kind.raw,
-            _status(row, published=record.kind.raw == "reported"),
+            _status(row, published=published),
             words(row.preset),
             count(row.batch),
             words(row.policy),
@@ -82,7 +94,33 @@ def equality_blocks(record: At) -> tuple[Block, ...]:
         )
         for row in record.equality
     )
-    return (Table(columns, rows),)
+    return Table(PROBE_COLUMNS, rows)
+
+
+def _probes_by_kind(probes: At) -> Table:
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, row in enumerate(probes):
+        groups.setdefault((row.kind.raw, row.what.raw), []).append(i)
+    left = (Column("probe", "left"), Column("kind", "left"))
+    right = (Column("probes"), Column("equal, or caught"), Column("failed"), Column("not run"))
+    rows = [_kind_row(probes, kind, indices) for (kind, _), indices in groups.items()]
+    return Table((*left, *right, Column("first remark of a failure", "left")), tuple(rows))
+
+
+def _kind_row(probes: At, kind: str, indices: list[int]) -> tuple[str, ...]:
+    by = {status: [i for i in indices if probes[i].status.raw == status] for status in ("pass", "fail", "not_run")}
+    open_ = [*by["fail"], *by["not_run"]]
+    remark = next((words(probes[i].reason) for i in open_ if probes[i].reason.raw), "")
+    failed = tally(probes, by["fail"])
+    return (
+        words(probes[indices[0]].what),
+        kind,
+        tally(probes, indices),
+        tally(probes, by["pass"]),
+        failed,
+        tally(probes, by["not_run"]),
+        remark,
+    )
 
 
 def _status(row: At, *, published: bool) -> str:
@@ -90,7 +128,7 @@ def _status(row: At, *, published: bool) -> str:
         return "equal, as published"
     if row.kind.raw == "control" and row.status.raw == "pass":
         return "caught"
-    return {"pass": "equal", "fail": bold("differs"), "not_run": "not run"}[row.status.raw]
+    return {"pass": "equal", "fail": bold("failed"), "not_run": "not run"}[row.status.raw]
 
 
 def independence_blocks(record: At) -> tuple[Block, ...]:

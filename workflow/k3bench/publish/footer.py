@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from k3bench.publish.cite import DASH, At, count, delta, fixed, interval, ms, p_number, percent, share, words
+from k3bench.publish.cite import DASH, At, count, delta, fixed, interval, ms, p_number, percent, share, tally, words
 from k3bench.publish.document import Block, Bullets, Column, Details, Fence, Paragraph, Table
+from k3bench.publish.evidence import SHORT, probe_table
 from k3bench.publish.spans import bold, code
 from k3bench.publish.words import WORD, formula, label
 
@@ -17,12 +18,15 @@ def outstanding_blocks(record: At) -> tuple[Block, ...]:
     """Evidence that this record does not hold, each with what would bring it."""
     if not record.outstanding:
         return (Paragraph("Nothing of what was planned is missing."),)
+    groups: dict[str, list[int]] = {}
+    for i, o in enumerate(record.outstanding):
+        line = f"{bold(o.kind.raw.replace('_', '-') + ':')} {words(o.what)}"
+        groups.setdefault(line + (f" → {words(o.fix)}" if o.fix.raw else ""), []).append(i)
     return (
         Bullets(
             tuple(
-                f"{bold(o.kind.raw.replace('_', '-') + ':')} {words(o.what)}"
-                + (f" → {words(o.fix)}" if o.fix.raw else "")
-                for o in record.outstanding
+                line + (f" ({tally(record.outstanding, found)} times)" if len(found) > 1 else "")
+                for line, found in groups.items()
             )
         ),
     )
@@ -98,6 +102,7 @@ def detail_blocks(record: At) -> tuple[Block, ...]:
     for summary, blocks in (
         ("Every observation at every level", _every_level(record)),
         ("Every run", _every_run(record)),
+        ("Every probe of equality", _probes(record)),
         ("Dropped pairs and findings", [*_dropped(record), *_findings(record)]),
         ("Zero-change observations", _zero_change(record)),
         ("Environment", _environment(record)),
@@ -169,6 +174,10 @@ def _every_run(record: At) -> list[Block]:
     ]
     titles = ("record", "arm", "remark", "c", "position", f"{label(record.metric.raw)} [{record.metric_unit.raw}]")
     return _table(titles, rows, left=3)
+
+
+def _probes(record: At) -> list[Block]:
+    return [probe_table(record)] if record.equality and len(record.equality) > SHORT else []
 
 
 def _dropped(record: At) -> list[Block]:

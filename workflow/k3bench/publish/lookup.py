@@ -13,8 +13,12 @@ _STEP = re.compile(r"\.?([A-Za-z_][A-Za-z0-9_]*)|\[([^\]]*)\]")
 def exact(record: Record, path: str) -> Any:
     """The value at a path such as `levels[0].ci95.low_pct`. A count missing from a mapping is 0.
 
+    `equality[0,3]#` is the number of the entries named, each of which must exist.
+
     Raises KeyError, IndexError or AttributeError for a path that leads nowhere.
     """
+    if path.endswith("]#"):
+        return _counted(record, path)
     here: Any = record
     for match in _STEP.finditer(path):
         name, key = match[1], match[2]
@@ -25,3 +29,9 @@ def exact(record: Record, path: str) -> Any:
         else:
             here = here[int(key)]
     return here
+
+
+def _counted(record: Record, path: str) -> int:
+    name, _, indices = path.removesuffix("]#").rpartition("[")
+    rows = exact(record, name)
+    return len([rows[int(i)] for i in indices.split(",") if i])

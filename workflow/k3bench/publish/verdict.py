@@ -5,7 +5,7 @@ In: the comparison record (as `At`). Out: blocks. Out of scope: tables.
 
 from __future__ import annotations
 
-from k3bench.publish.cite import At, count, delta, entry, interval, p_value, percent, short, size
+from k3bench.publish.cite import At, count, delta, entry, interval, p_value, percent, short, size, tally
 from k3bench.publish.document import Block, Bullets, Paragraph
 from k3bench.publish.spans import bold, code
 from k3bench.publish.words import AGREEMENT, BECAUSE, WORD, label, side
@@ -158,13 +158,18 @@ def _why(record: At) -> str:
 
 
 def _same(record: At) -> str:
+    """Whether outputs are the same; a control that was not caught makes every "equal" worth less."""
     if not record.equality:
         return "not checked."
-    rows = [row for row in record.equality if row.kind.raw != "control"]
-    failed = [row.what.raw for row in rows if row.status.raw == "fail"]
-    open_ = [row for row in rows if row.status.raw == "not_run"]
+    probes = record.equality
+    failed = [i for i, row in enumerate(probes) if row.status.raw == "fail" and row.kind.raw != "control"]
+    missed = [i for i, row in enumerate(probes) if row.status.raw == "fail" and row.kind.raw == "control"]
+    open_ = [i for i, row in enumerate(probes) if row.status.raw == "not_run"]
+    text = "every probe that ran is equal"
     if failed:
-        return "no, a probe differs (see Equality)."
+        text = f"not shown, {tally(probes, failed)} of {tally(probes, range(len(probes)))} probes failed"
     if open_:
-        return "every probe that ran is equal; some did not run (see Equality)."
-    return "every probe is equal (see Equality)."
+        text += f"; {tally(probes, open_)} did not run"
+    if missed:
+        text += f"; {tally(probes, missed)} planted faults were not caught"
+    return text + " (see Equality)."
