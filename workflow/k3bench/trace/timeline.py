@@ -70,9 +70,9 @@ class _Clock:
         return _Clock(0, len(ranks).bit_length(), ranks)
 
     def key(self, row: Ints, time: Ints) -> Ints:
-        ticks = time - self.base if self.ranks is None else np.searchsorted(self.ranks, time)
-        result: Ints = (row << self.bits) | ticks
-        return result
+        ticks: Ints = time - self.base if self.ranks is None else np.searchsorted(self.ranks, time)
+        ticks |= row << self.bits
+        return ticks
 
     def split(self, key: Ints) -> tuple[Ints, Ints]:
         ticks = key & ((1 << self.bits) - 1)
