@@ -69,7 +69,7 @@ def capture(
 ) -> Fingerprint:
     """One look, in milliseconds once the first has cached what cannot change while a process lives.
 
-    `device` as torch names it; a GPU is read for `cuda` only. `environment` adds names the recipe sets, secrets excepted.
+    `device` as torch names it; GPUs are read for `cuda` only. `environment` adds names the recipe sets, no secrets.
     Take it under load or right after it: the clocks of an idle GPU say nothing.
     """
     absent: dict[str, str] = {}
