@@ -24,9 +24,20 @@ def collected_traces(folder: Path, asked: Asked) -> list[tuple[Path, Asked]]:
         raise TraceError(
             "no collected trace in this folder",
             where=str(folder),
-            fix="run `k3bench measure` with `trace.tool` nsys, kineto or cupti in the recipe",
+            fix="run `k3bench profile`, or a recipe with `trace.tool` nsys, kineto or cupti",
         )
+    _one_level(folder, {known.level for _, known in found})
     return found
+
+
+def _one_level(folder: Path, levels: set[int | None]) -> None:
+    """Means over batch sizes would be means over different steps."""
+    if len(levels) > 1:
+        raise TraceError(
+            f"holds traces of several levels: {', '.join(map(str, sorted(x for x in levels if x is not None)))}",
+            where=str(folder),
+            fix="batch sizes are never pooled: move the traces of the other levels to a folder of their own",
+        )
 
 
 def _one(path: Path, asked: Asked) -> tuple[Path, Asked]:

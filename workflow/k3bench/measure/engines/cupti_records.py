@@ -5,6 +5,9 @@ One subscriber a process: it cannot run beside another profiler. Out of scope: w
 
 from __future__ import annotations
 
+import ctypes
+import re
+from pathlib import Path
 from typing import Any
 
 #: CUPTI hands activity records over in buffers of this size.
@@ -23,7 +26,15 @@ class CuptiRecords:
         self._recs: list[dict[str, Any]] = []
         self._nodes: list[dict[str, Any]] = []
         self._n_dropped = 0
-        self.version = str(cupti.get_version())
+
+    @property
+    def version(self) -> str | None:
+        """Of the libcupti that this process has loaded: cupti-python does not tell."""
+        found = re.search(r"/\S*libcupti\.so\S*", Path("/proc/self/maps").read_text())
+        number = ctypes.c_uint32()
+        if found and not ctypes.CDLL(found.group()).cuptiGetVersion(ctypes.byref(number)):
+            return str(number.value)
+        return None
 
     def start(self) -> None:
         """Collect device operations, and write graph nodes down as they are created and cloned. Before the capture."""
@@ -71,10 +82,12 @@ class CuptiRecords:
     def stop(self) -> dict[str, Any]:
         """Everything that was collected."""
         self._cupti.activity_flush_all(_FLUSH_FORCED)
+        lost = ctypes.c_size_t()
+        self._cupti.activity_get_num_dropped_records(0, 0, ctypes.addressof(lost))
         return {
             "schema": "k3bench.cupti/1",
             "cupti_version": self.version,
-            "n_dropped": self._n_dropped,
+            "n_dropped": self._n_dropped + lost.value,
             "recs": self._recs,
             "nodes": self._nodes,
         }
