@@ -6,6 +6,7 @@ in declared order in an observation; else `insufficient_replication`, with every
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -54,7 +55,7 @@ def reported_comparison(reported: Reported) -> Comparison:
         title=reported.title,
         kind="reported",
         simulated=reported.simulated,
-        inputs=(InputRef(kind="reported", record_id=reported.name, digest=reported.digest()),),
+        inputs=(InputRef(kind="reported", record_id=reported.name, digest=reported.digest()), *_files(reported)),
         metric=metric.tag,
         metric_unit=metric.unit,
         better=metric.better,
@@ -230,6 +231,19 @@ class _Shown:
         ]
 
 
+def _files(reported: Reported) -> list[InputRef]:
+    """The imported file behind every run, so that each dot leads back to the bytes that were read."""
+    return [
+        InputRef(
+            kind="reported",
+            record_id=f"{reported.name}/run{n} {re.sub(r'[^A-Za-z0-9._+-]', '_', run.imported.file)}",
+            digest=run.imported.digest,
+        )
+        for n, run in enumerate(reported.runs, 1)
+        if run.imported is not None
+    ]
+
+
 def _pairs(runs: Sequence[ReportedRun]) -> dict[tuple[int, str, int], list[ReportedRun]]:
     """Runs by declared pair; a pair that is not one run of each arm is no pair."""
     found: dict[tuple[int, str, int], list[ReportedRun]] = {}
@@ -268,7 +282,8 @@ def _outstanding(
         found.append(
             Outstanding(
                 kind="time",
-                what="no pairs in declared order: a verdict needs four valid pairs in at least one observation",
+                what=f"{'too few' if reported.runs else 'no'} pairs in declared order: a verdict needs four valid "
+                "pairs in at least one observation",
                 fix="two ABBA/BAAB blocks or more an observation, every run shown",
             )
         )

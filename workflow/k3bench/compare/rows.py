@@ -44,9 +44,12 @@ class Rows:
         self.sign_flip, self.wilcoxon = _crosschecks(self.pairs)
         self.medians = {arm: self._medians(arm) for arm in ("before", "after")}
         self.moved = {arm: self._moved(arm) for arm in ("before", "after")}
-        self.places: dict[int, list[Place]] = {}
-        for place in sorted(table.points):
-            self.places.setdefault(place[1], []).append(place)
+        self.points: dict[int, list[Measurement]] = {}
+        for place, point in table.points.items():
+            self.points.setdefault(place[1], []).append(point)
+        self.invalid: dict[int, list[Place]] = {}
+        for place in sorted(table.invalid):
+            self.invalid.setdefault(place[1], []).append(place)
 
     def _medians(self, arm: str) -> Floats:
         members = self.table.after == (arm == "after")
@@ -106,7 +109,7 @@ class Rows:
         places = self.table.planned[o]
         valid: Bools = np.asarray(np.isfinite(self.values[:, o]).all(axis=0))
         status, reason = _status(planned, measured[places], allocations.get(planned.id, []))
-        points = [self.table.points[place] for place in self.places.get(o, [])]
+        points = self.points.get(o, [])
         return ObservationRow(
             observation=planned.id,
             rack=planned.rack,
@@ -127,11 +130,9 @@ class Rows:
     def _dropped(self, o: int) -> tuple[DroppedPair, ...]:
         """Pairs left out because a run of theirs was measured and found invalid."""
         seen: dict[tuple[int, int], DroppedPair] = {}
-        for place in self.places.get(o, []):
-            reason = self.table.invalid.get(place)
-            if reason is not None:
-                pair = _dropped_pair(self.table.points[place], place[2], reason)
-                seen.setdefault((place[0], place[2] // 2), pair)
+        for place in self.invalid.get(o, []):
+            pair = _dropped_pair(self.table.points[place], place[2], self.table.invalid[place])
+            seen.setdefault((place[0], place[2] // 2), pair)
         return tuple(seen.values())
 
 
@@ -170,27 +171,33 @@ def _status(planned: PlannedObservation, measured: Bools, allocations: list[Allo
 
 def run_values(table: RunTable, metric: int, digests: dict[tuple[str, str], str]) -> tuple[RunValue, ...]:
     """A dot a run and level, every measured one; `value` is None where it does not count."""
-    values, invalid = table.values[metric], table.invalid
-    rows = []
-    for place in sorted(table.points, key=lambda p: (p[1], p[2], p[0])):
-        point, value, reason = table.points[place], values[place], invalid.get(place)
-        stem = str(point.name)
-        rows.append(
-            {
-                "record_id": f"{point.observation}/{stem}",
-                "digest": digests.get((point.observation, stem)),
-                "observation": point.observation,
-                "block": place[2] // RUNS_A_BLOCK,
-                "position": place[2] + 1,
-                "arm": point.name.arm,
-                "concurrency": point.name.level,
-                "value": None if value != value else float(value),
-                "valid": reason is None,
-                "reason": reason,
-            }
-        )
-    return _RUN_VALUES.validate_python(tuple(rows))
+    values = table.values[metric]
+    by_observation: dict[int, list[Place]] = {}
+    for place in table.points:
+        by_observation.setdefault(place[1], []).append(place)
+    found: list[RunValue] = []
+    for observation in sorted(by_observation):
+        places = sorted(by_observation[observation], key=lambda p: (p[2], p[0]))
+        found += _RUN_VALUES.validate_python([_run_value(table, place, values[place], digests) for place in places])
+    return tuple(found)
 
 
-#: Validates all dots in one go: a campaign can have hundreds of thousands.
-_RUN_VALUES: TypeAdapter[tuple[RunValue, ...]] = TypeAdapter(tuple[RunValue, ...])
+def _run_value(table: RunTable, place: Place, value: float, digests: dict[tuple[str, str], str]) -> dict[str, object]:
+    point, reason = table.points[place], table.invalid.get(place)
+    stem = str(point.name)
+    return {
+        "record_id": f"{point.observation}/{stem}",
+        "digest": digests.get((point.observation, stem)),
+        "observation": point.observation,
+        "block": place[2] // RUNS_A_BLOCK,
+        "position": place[2] + 1,
+        "arm": point.name.arm,
+        "concurrency": point.name.level,
+        "value": None if value != value else float(value),
+        "valid": reason is None,
+        "reason": reason,
+    }
+
+
+#: Validates the dots of an observation in one go: a campaign can have hundreds of thousands.
+_RUN_VALUES: TypeAdapter[list[RunValue]] = TypeAdapter(list[RunValue])
