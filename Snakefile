@@ -25,6 +25,9 @@ RECORDS[NAME] = [
 ]
 
 
+report: "workflow/report/workflow.rst"
+
+
 rule all:
     default_target: True
     input:

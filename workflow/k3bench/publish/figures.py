@@ -61,10 +61,10 @@ Draw = Callable[[Comparison, Theme], "Canvas"]
 
 
 def figures(record: Comparison) -> Iterator[Figure]:
-    """Every figure that the record has data for, in the order of the report."""
+    """The two main figures always, empty where nothing was measured; the others where the record has data for them."""
     for stem, draw, wanted in (
-        ("tpot", _tpot, bool(record.runs) or record.reported is not None),
-        ("forest", _forest, bool(record.observations)),
+        ("tpot", _tpot, True),
+        ("forest", _forest, True),
         ("order", _order, series.order_known(record)),
         ("noise", _noise, series.n_pairs(record, zero_change=True) > 0 and series.order_known(record)),
         ("residency", _residency, record.mechanism is not None),

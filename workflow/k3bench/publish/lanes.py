@@ -15,6 +15,8 @@ from k3bench.records.residency import LaneBar, LanePicture
 _COLOURS = {"main": "#1f5a8a", "side": "#e39b34", None: "#9aa4ad"}
 _US_PER_NS = 1e-3
 _ROW_HEIGHT = 0.8
+#: inches for title and legend, and for one family
+_HEAD_IN, _PANEL_IN = 0.35, 1.45
 _SHOWN_NAME_SHARE = 0.09
 
 
@@ -29,11 +31,12 @@ def draw(before: Sequence[LanePicture], after: Sequence[LanePicture], path: Path
     if not families:
         raise ValueError("no lane picture to draw")
     with pyplot.rc_context({"svg.hashsalt": "k3bench", "svg.fonttype": "path", "font.size": 8}):
-        figure, axes = pyplot.subplots(len(families), 2, figsize=(9, 1.1 + 1.25 * len(families)), squeeze=False)
+        height = _HEAD_IN + _PANEL_IN * len(families)
+        figure, axes = pyplot.subplots(len(families), 2, figsize=(9, height), squeeze=False)
         for row, family in zip(axes, families, strict=True):
             _family(row, family, [_of(before, family), _of(after, family)])
         _legend(figure, title)
-        figure.tight_layout(rect=(0, 0, 1, 0.93))
+        figure.tight_layout(rect=(0, 0, 1, 1 - _HEAD_IN / height))
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, metadata=metadata, dpi=150)
         pyplot.close(figure)
