@@ -21,7 +21,7 @@ def running() -> Iterator[Cluster]:
     """Without accounting, and with nodes that are given up after ten seconds of silence."""
     if reason := missing_packages():
         pytest.skip(reason)
-    cluster = Cluster(Path(tempfile.mkdtemp(prefix="k3c-", dir="/tmp")))
+    cluster = Cluster(Path(tempfile.mkdtemp(prefix="k3c-", dir="/tmp")), tied=True)
     try:
         cluster.up(Layout(node_timeout_s=10))
         yield cluster

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from k3bench.cluster import Layout
+from k3bench.cluster import Cluster, Layout
 
 from ..workflow.test_failures import mounted
 from .campaign import RECIPE, Campaign, path_with, start_head, until
@@ -160,9 +160,7 @@ def test_controller_away(campaign: Campaign, rows: list, seconds: int) -> None:
 @LONG
 def test_wiped_controller_reuses_job_ids(tmp_path: Path, monkeypatch, rows: list, running) -> None:
     """The cluster forgets everything and counts from the same number: the new jobs are not taken for the old ones."""
-    from .conftest import Cluster
-
-    cluster = Cluster(Path("/tmp") / f"k3w-{os.getpid()}")
+    cluster = Cluster(Path("/tmp") / f"k3w-{os.getpid()}", tied=True)
     try:
         cluster.up(Layout(first_job_id=4711, node_timeout_s=10))
         monkeypatch.setenv("SLURM_CONF", cluster.environment()["SLURM_CONF"])

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,22 @@ def test_a_step_runs_on_every_node_with_its_own_gpus(folder):
         "2 r1-n2 spine.r1.r1-n2",
         "3 r1-n2 spine.r1.r1-n2",
     ]
+
+
+@needs_slurm
+def test_a_tied_cluster_ends_with_the_process_that_started_it(folder):
+    """However that process ends: here it kills itself."""
+    program = (
+        "import os, sys, pathlib; from k3bench.cluster import Cluster, Layout;"
+        "Cluster(pathlib.Path(sys.argv[1]), tied=True).up(Layout(racks=('r1',), nodes_per_rack=1));"
+        "os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
+    assert (folder / "processes.json").exists()
+    end = time.monotonic() + 30
+    while Cluster(folder).processes() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert Cluster(folder).processes() == {}
 
 
 @needs_slurm

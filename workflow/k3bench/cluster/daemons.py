@@ -49,8 +49,9 @@ def _program(name: str) -> str | None:
 class Cluster:
     """One loopback cluster in one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
+    def __init__(self, folder: Path, *, tied: bool = False) -> None:
+        """`tied` daemons end with the process that started them, however it ends: a test leaves nothing behind."""
+        self.folder, self.tied = folder.absolute(), tied
 
     @property
     def _register(self) -> Path:
@@ -112,7 +113,13 @@ class Cluster:
         environment = {**os.environ, "SLURM_CONF": str(self.folder / configuration)}
         with log:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if self.tied else None,
             )
         _children.append(child)
         found = process.identify(child.pid)
@@ -252,6 +259,14 @@ def _end(found: Sequence[Process], number: signal.Signals | None = signal.SIGTER
             os.kill(target.pid, signal.SIGKILL)
     for child in _children:
         child.poll()
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel (Linux) for a SIGTERM when the parent dies."""
+    import ctypes
+
+    set_death_signal = 1
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
 
 
 def _free_ports(count: int) -> list[int]:

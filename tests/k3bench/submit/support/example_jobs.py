@@ -21,9 +21,10 @@ def add(log: str, a: int, b: int, attempt: int) -> dict:
 
 
 def wait_for(log: str, gate: str, attempt: int) -> dict:
-    """Runs until the gate file appears; then says which process it was."""
+    """Runs until the gate file appears; then says which process it was. A forgotten one ends by itself."""
     _note(log, f"begin {attempt} {os.getpid()}")
-    while not Path(gate).exists():
+    end = time.monotonic() + 300
+    while not Path(gate).exists() and time.monotonic() < end:
         raise_if_over()
         time.sleep(0.05)
     _note(log, f"end {attempt}")

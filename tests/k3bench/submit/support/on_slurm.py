@@ -30,7 +30,7 @@ def loopback(**layout: object) -> Iterator[Cluster]:
     """Bring a cluster up in a short folder of its own, and down again with all its files."""
     if reason := missing_packages(accounting=bool(layout.get("accounting"))):
         pytest.skip(reason)
-    cluster = Cluster(Path(tempfile.mkdtemp(prefix="k3c-", dir="/tmp")))
+    cluster = Cluster(Path(tempfile.mkdtemp(prefix="k3c-", dir="/tmp")), tied=True)
     try:
         cluster.up(Layout(**layout))  # type: ignore[arg-type]
         yield cluster
