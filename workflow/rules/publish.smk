@@ -9,9 +9,21 @@ rule publish:
         "results/{campaign}/comparison.json",
     output:
         "results/{campaign}/report/pr.md",
-        report("results/{campaign}/report/index.html", caption="../report/page.rst", category="{campaign}"),
-        report("results/{campaign}/report/tpot.svg", caption="../report/tpot.rst", category="{campaign}"),
-        report("results/{campaign}/report/forest.svg", caption="../report/forest.rst", category="{campaign}"),
+        report(
+            "results/{campaign}/report/index.html",
+            caption="../report/page.rst",
+            category="{campaign}",
+        ),
+        report(
+            "results/{campaign}/report/tpot.svg",
+            caption="../report/tpot.rst",
+            category="{campaign}",
+        ),
+        report(
+            "results/{campaign}/report/forest.svg",
+            caption="../report/forest.rst",
+            category="{campaign}",
+        ),
     log:
         "results/{campaign}/logs/publish.log",
     conda:
