@@ -105,7 +105,7 @@ async def _answers(target: Target, prompts: Sequence[Prompt], osl_tokens: int) -
 
 
 async def _answer(session: aiohttp.ClientSession, target: Target, prompt: Prompt, osl_tokens: int) -> Answer:
-    recording = Recording(0)
+    recording = Recording(0, keeps_text=True)
     await read_answer(session, target, target.body(prompt, osl_tokens), recording)
     text, ids = "".join(recording.texts), recording.token_ids
     if recording.error is not None or not recording.done or not text:

@@ -122,22 +122,28 @@ async def _at_full_rate(response: web.StreamResponse, ask: Ask, counts: list[int
         await asyncio.sleep(0)
 
 
+#: Object name, and what stands before and after the text.
+_CHAT = (b"chat.completion.chunk", b'"delta":{"content":"', b'"}')
+_COMPLETION = (b"text_completion", b'"text":"', b'"')
+
+
 def chunk_event(ask: Ask, done: int, tokens: int, *, last: bool) -> bytes:
     """One content chunk after which `done` tokens are out; stamped as it is made, directly before it is written."""
     reason = b'"length"' if last else b"null"
-    head, tail = (b'"delta":{"content":"', b'"}') if ask.chat else (b'"text":"', b'"')
+    kind, head, tail = _CHAT if ask.chat else _COMPLETION
     usage = b""
     if ask.continuous_usage:
         usage = b',"usage":{"prompt_tokens":%d,"completion_tokens":%d}' % (ask.prompt_tokens, done)
-    shape = b'data: {"id":"r","object":"chunk","choices":[{"index":0,%b%b%b,"finish_reason":%b}]%b,"sent_ns":%d}\n\n'
-    return shape % (head, b" tok" * tokens, tail, reason, usage, time.perf_counter_ns())
+    shape = b'data: {"id":"r","object":"%b","choices":[{"index":0,%b%b%b,"finish_reason":%b}]%b,"sent_ns":%d}\n\n'
+    return shape % (kind, head, b" tok" * tokens, tail, reason, usage, time.perf_counter_ns())
 
 
 def usage_event(ask: Ask, completion_tokens: int) -> bytes:
     """The final counts."""
     total = ask.prompt_tokens + completion_tokens
     usage = {"prompt_tokens": ask.prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
-    return event({"id": "r", "object": "chunk", "choices": [], "usage": usage})
+    kind = (_CHAT if ask.chat else _COMPLETION)[0].decode()
+    return event({"id": "r", "object": kind, "choices": [], "usage": usage})
 
 
 def event(data: Any) -> bytes:

@@ -102,9 +102,9 @@ class EventLines:
         if len(self._rest) > MAX_EVENT_BYTES:
             raise GarbageError(f"an event longer than {MAX_EVENT_BYTES} bytes")
         for line in lines:
-            if line.startswith(b"data:"):
+            if line[:5] == b"data:":
                 yield line[5:].strip()
-            elif line.strip() and not line.startswith((b"event:", b"id:", b"retry:", b":")):
+            elif line and line.strip() and not line.startswith((b"event:", b"id:", b"retry:", b":")):
                 raise GarbageError(f"no event line: {line[:80]!r}")
 
     @property

@@ -5,6 +5,7 @@ Never raises for what a server does; that is what the record is for. Out of scop
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import aiohttp
 
 from k3bench.records.request import ErrorKind, Phase, Request, RequestError, Usage
-from k3bench.serving.events import DONE, Chunk, EventLines, GarbageError, UsageCounts, parse_chunk
+from k3bench.serving.events import DONE, Choice, Chunk, EventLines, GarbageError, UsageCounts, parse_chunk
 from k3bench.serving.prompts import Prompt
 
 Api = Literal["completions", "chat"]
@@ -66,11 +67,12 @@ class Ask:
     body: bytes
 
 
-@dataclass
+@dataclass(slots=True)
 class Recording:
-    """What is known of a request while it runs."""
+    """What is known of a request while it runs. Text and token ids are kept only where somebody will compare them."""
 
     epoch_ns: int
+    keeps_text: bool = False
     sent_ns: int = 0
     ended_ns: int = 0
     status: int | None = None
@@ -81,6 +83,7 @@ class Recording:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     empty_chunks: int = 0
+    total: int = 0
     usage: UsageCounts | None = None
     finish_reason: str | None = None
     done: bool = False
@@ -92,25 +95,31 @@ class Recording:
 
     def take(self, chunk: Chunk, now_ns: int) -> None:
         """One event. A chunk counts as content if it bears text or moves the server's token count on."""
-        if chunk.failure:
+        usage = chunk.usage
+        if chunk.error is not None or chunk.object == "error":
             self.fail("error_event", chunk.failure)
-        if chunk.usage is not None:
-            self.usage = chunk.usage
+        if usage is not None:
+            self.usage = usage
         for choice in chunk.choices or ():
-            text, ids = choice.content, choice.token_ids
-            self.finish_reason = choice.finish_reason or self.finish_reason
-            before = self.chunk_total[-1] if self.chunk_total else 0
-            total = chunk.usage.completion_tokens if chunk.usage is not None else before + len(ids or ())
-            if text or total > before:
-                self.chunk_ns.append(now_ns - self.epoch_ns)
-                self.chunk_chars.append(len(text))
-                self.chunk_total.append(total)
-                self.texts.append(text)
-                self.token_ids.extend(ids or ())
-                if chunk.sent_ns is not None:
-                    self.server_ns.append(chunk.sent_ns - self.epoch_ns)
+            text = choice.text if choice.delta is None else choice.content
+            if choice.finish_reason is not None:
+                self.finish_reason = choice.finish_reason
+            before = self.total
+            self.total = usage.completion_tokens if usage is not None else before + len(choice.token_ids or ())
+            if text or self.total > before:
+                self._keep(chunk, choice, text or "", now_ns)
             else:
                 self.empty_chunks += 1
+
+    def _keep(self, chunk: Chunk, choice: Choice, text: str, now_ns: int) -> None:
+        self.chunk_ns.append(now_ns)
+        self.chunk_chars.append(len(text))
+        self.chunk_total.append(self.total)
+        if chunk.sent_ns is not None:
+            self.server_ns.append(chunk.sent_ns)
+        if self.keeps_text:
+            self.texts.append(text)
+            self.token_ids.extend(choice.token_ids or ())
 
     def chunk_tokens(self) -> tuple[int, ...] | None:
         """Tokens a chunk, where every chunk told; None where at least one did not."""
@@ -129,10 +138,14 @@ async def stream_request(session: aiohttp.ClientSession, target: Target, ask: As
 
 async def read_answer(session: aiohttp.ClientSession, target: Target, body: bytes, recording: Recording) -> None:
     """Fill the recording from one answer. Every way in which it can go wrong has its name here."""
-    limit = aiohttp.ClientTimeout(total=target.limit_s, sock_connect=min(CONNECT_LIMIT_S, target.limit_s))
+    # One timer around the whole request: aiohttp's own would be entered and left once a chunk.
+    connect = aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_LIMIT_S, target.limit_s))
     headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
     try:
-        async with session.post(target.url, data=body, headers=headers, timeout=limit) as response:
+        async with (
+            asyncio.timeout(target.limit_s),
+            session.post(target.url, data=body, headers=headers, timeout=connect) as response,
+        ):
             recording.status = response.status
             if response.status != 200:
                 recording.fail("http_status", f"{response.status} {(await response.content.read(300))!r}")
@@ -187,7 +200,7 @@ def record(ask: Ask, recording: Recording) -> Request:
         sent_ns=recording.sent_ns,
         ended_ns=recording.ended_ns,
         status=recording.status,
-        chunk_ns=tuple(recording.chunk_ns),
+        chunk_ns=tuple(ns - recording.epoch_ns for ns in recording.chunk_ns),
         chunk_tokens=recording.chunk_tokens(),
         chunk_chars=tuple(recording.chunk_chars),
         empty_chunks=recording.empty_chunks,
@@ -195,7 +208,7 @@ def record(ask: Ask, recording: Recording) -> Request:
         finish_reason=recording.finish_reason,
         done=recording.done,
         error=recording.error,
-        server_ns=tuple(recording.server_ns),
+        server_ns=tuple(ns - recording.epoch_ns for ns in recording.server_ns),
     )
 
 
