@@ -246,7 +246,7 @@ def _note(runs: Sequence[ReportedRun]) -> str:
     unordered = [label(r) for r in runs if (p := partner_of(r, runs)) and clock_order(r, p) is None]
     apart = [label(r) for r in runs if _not_neighbours(r, runs)]
     parts = [
-        f"{len(runs)} runs imported from files; their environments were not recorded",
+        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} imported from files; their environments were not recorded",
         f"not valid: {', '.join(invalid)}" if invalid else None,
         f"without a partner: {', '.join(alone)}" if alone else None,
         "order inside pairs is not shown by the files: before is taken as first" if unordered else None,

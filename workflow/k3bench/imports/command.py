@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,10 +95,13 @@ def _runs(request: Request, where: str) -> Iterator[str]:
 
 def _state(record: Reported, folder: Path) -> str:
     arms = {(r.observation, r.level, r.pair, r.arm) for r in record.runs if r.imported and r.imported.valid}
-    pairs = sum((o, c, p, "after") in arms for o, c, p, a in arms if a == "before")
+    pairs = Counter((o, c) for o, c, p, arm in arms if arm == "before" and (o, c, p, "after") in arms)
+    spots = sorted({(r.observation, r.level) for r in record.runs})
+    counted = ", ".join(f"{o} c={c} {pairs[o, c]}" for o, c in spots)
     return (
-        f"{folder / 'reported.json'}: {len(record.runs)} runs, {pairs} valid pairs in {len(record.observations)} "
-        f"observations (a verdict needs 4 in one)\nnext: k3bench compare {folder} --out {folder / 'comparison.json'}"
+        f"{folder / 'reported.json'}: {len(record.runs)} run{'s' * (len(record.runs) != 1)}; "
+        f"valid pairs (a verdict needs 4): {counted}\n"
+        f"next: k3bench compare {folder} --out {folder / 'comparison.json'}"
     )
 
 

@@ -24,6 +24,8 @@ from k3bench.validity import CHECK_OF, Criteria, Fault, request_faults
 MAX_FIRST_GAP_FACTOR = 5.0
 #: Longer than any request: seconds that were milliseconds, or garbage.
 MAX_REQUEST_S = 1e6
+#: A slot's next request may start a little before the last stamp of the one before it.
+SLOT_SHARE = 0.99
 #: No foreign file shows how a stream ended; the gate's words about it are not evidence.
 ASSUMED_END = ", finish_reason length"
 RERUN = "run the benchmark again; find out why streams end early before comparing anything"
@@ -99,7 +101,11 @@ def _counted_otherwise(shown: Sequence[Shown]) -> set[int]:
 
 def in_flight(shown: Sequence[Shown]) -> tuple[int, float]:
     """Requests open at once: the most, and the mean from the first send to the last. (0, 0.0) without send times."""
-    spans = [(s.sent_s, s.sent_s + s.latency_s) for s in shown if s.sent_s is not None and s.latency_s is not None]
+    spans = [
+        (s.sent_s, s.sent_s + SLOT_SHARE * s.latency_s)
+        for s in shown
+        if s.sent_s is not None and s.latency_s is not None
+    ]
     if not spans or len(spans) != len(shown):
         return 0, 0.0
     edges = sorted([(end, -1) for _, end in spans] + [(start, 1) for start, _ in spans])
