@@ -168,6 +168,10 @@ class CampaignFolder:
         """Bitwise and greedy-token evidence."""
         return self.observation(observation) / "equivalence.json"
 
+    def traces(self, observation: str) -> Path:
+        """The folder of traces of profiled runs, each with the record that makes it count."""
+        return self.observation(observation) / "traces"
+
     def residency(self, observation: str) -> Path:
         """Residency read from the traces of the profiled runs."""
         return self.observation(observation) / "residency.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,27 @@ def test_a_machine_without_cuda_is_refused_and_nothing_is_left(
     assert "needs a CUDA device" in said
     assert "Traceback" not in said
     assert not Path("traces").exists()
+
+
+@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
+def test_profiled_runs_follow_the_timed_ones_and_cost_them_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without Snakemake one command does both; where no trace can be made, what was measured stays."""
+    monkeypatch.chdir(tmp_path)
+    text = (RECIPES / "laptop.yaml").read_text()
+    smaller = {"levels": "[2]", "primary_level": 2, "blocks": 1, "blocks_per_allocation": 1, "zero_change": 0}
+    smaller |= {"isl_tokens": 8, "osl_tokens": 5}
+    for key, value in smaller.items():
+        text, n = re.subn(rf"(?m)^(\s*{key}:) .*$", rf"\1 {value}", text)
+        assert n == 1, key
+    plan = make_plan(parse_recipe(text + TRACED, where="laptop.yaml", name="laptop"))
+    folder = CampaignFolder(tmp_path / "results/laptop")
+    write_record(folder.plan, plan)
+    assert main(["measure", str(folder.plan), "--here"]) == 2
+    assert "needs a CUDA device" in capsys.readouterr().err
+    for observation in plan.observations:
+        assert len(list(folder.observation(observation.id).glob("points/*.json"))) == 4
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from k3bench.cli.verb import Verbs, add_verb
 from k3bench.errors import RecordError
+
+if TYPE_CHECKING:
+    from k3bench.records.residency import Collected
 
 
 def _add_run(verbs: Verbs) -> None:
@@ -88,7 +92,7 @@ def _add_measure(verbs: Verbs) -> None:
         "measure",
         "Measure one allocation exactly once: submit it, adopt it if it runs already, or take what is finished.",
         "k3bench measure results/laptop/plan.json obs1/alloc1 --out results/laptop/observations/obs1/alloc1.json",
-        "k3bench measure results/laptop/plan.json --here     every allocation, in this very process",
+        "k3bench measure results/laptop/plan.json --here     every allocation in this process, then profiled runs",
     )
     verb.add_argument("plan", type=Path)
     verb.add_argument("allocation", nargs="?", metavar="OBS/ALLOCATION", help="default with --here: all of them")
@@ -104,7 +108,22 @@ def _measure(args: argparse.Namespace) -> int:
     chosen = _two_names(args.allocation, "OBS/ALLOCATION, e.g. obs1/alloc1") if args.allocation else None
     if args.here:
         _build_missing(args.plan)
-    return measure(args.plan, chosen, executor="here" if args.here else args.executor, out=args.out)
+    code = measure(args.plan, chosen, executor="here" if args.here else args.executor, out=args.out)
+    if args.here and not chosen:
+        _profile_planned(args.plan)
+    return code
+
+
+def _profile_planned(plan_path: Path) -> None:
+    """On a machine without Snakemake the profiled runs follow the timed ones, each in a process of its own."""
+    from k3bench.measure.profile import profile
+    from k3bench.records.plan import Plan
+    from k3bench.store import CampaignFolder, read_record
+
+    folder = CampaignFolder(plan_path.parent)
+    for run in read_record(plan_path, Plan).profiles:
+        out = folder.traces(run.observation)
+        print(_in_words(profile(plan_path, run.observation, run.arm, out=out, executor="here"), out))
 
 
 def _build_missing(plan_path: Path) -> None:
@@ -290,8 +309,12 @@ def _profile(args: argparse.Namespace) -> None:
 
     observation, arm = _two_names(args.arm, "OBS/ARM, e.g. obs1/after")
     found = profile(args.plan, observation, arm, out=args.out, executor=args.executor, tool=args.tool, level=args.level)
+    print(_in_words(found, args.out))
+
+
+def _in_words(found: Collected, folder: Path) -> str:
     times = f"{found.profiled_step_ms:.3f} ms a step profiled, {found.unprofiled_step_ms:.3f} ms without"
-    print(f"{args.out / found.trace}: {found.tool_version}, {found.n_replays} replays, {times}")
+    return f"{folder / found.trace}: {found.tool_version}, {found.n_replays} replays, {times}"
 
 
 def _add_trace(verbs: Verbs) -> None:
