@@ -85,6 +85,18 @@ def test_both_arms_have_their_pictures(tmp_path: Path) -> None:
     assert [(b.name, b.start_ns, b.leg) for b in kda_after.bars][:2] == [("gemm", 0, "main"), ("copy", 1000, "side")]
 
 
+def test_bars_of_different_lanes_never_share_a_row_at_once(tmp_path: Path) -> None:
+    """Replay lanes are handed on from leg to leg; a row shows one of them at a time."""
+    lanes = [(0, 5, 7), (1, 3, 8), (6, 9, 8), (7, 12, 7), (10, 14, 9), (13, 15, 8)]
+    nodes = [Node(1000 * a, 1000 * b, lane, ("L0.KDA",)) for a, b, lane in lanes]
+    (picture,) = record(tmp_path, before=nodes, after=nodes).traces[0].pictures
+    assert len(picture.bars) == len(nodes)
+    for one in picture.bars:
+        for two in picture.bars:
+            apart = one.end_ns <= two.start_ns or two.end_ns <= one.start_ns
+            assert one is two or apart or one.row != two.row
+
+
 def test_published_figures_allow_only_the_overlap_seen() -> None:
     """The figures of the pull request: overlap seen, its share of the step, gaps not shown."""
     text = overlap_seen([0.7016, 0.2829], 13.2, {"observation 2": 0.53, "observation 3": 0.81})

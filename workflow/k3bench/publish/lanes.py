@@ -94,4 +94,4 @@ def _legend(figure: Any, title: str) -> None:
     handles = [Patch(color=colour, label=names[leg]) for leg, colour in _COLOURS.items()]
     figure.legend(handles=handles, loc="upper right", ncol=3, frameon=False, fontsize=7)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+        figure.text(0.01, 0.99, title, ha="left", va="top", fontsize=9)

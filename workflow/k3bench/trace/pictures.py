@@ -9,11 +9,14 @@ import numpy as np
 
 from k3bench.records.residency import DeviceResidency, FamilyResidency, LaneBar, LanePicture
 from k3bench.trace.attribution import UNKNOWN, Labels
-from k3bench.trace.ops import Ints, Trace
+from k3bench.trace.ops import Ints, Ops, Trace, dense
 from k3bench.trace.steps import Steps
-from k3bench.trace.swept import kind_name
+from k3bench.trace.swept import kind_name, sums
 
 _MAX_BARS = 400
+#: what lies between the layers is no layer to look at
+_REST = "other"
+_FEW_LANES = 3
 
 
 def pictures(
@@ -29,7 +32,7 @@ def pictures(
     drawn = []
     for family in graph.families:
         segments = sorted({x.segment for x in labels.table if x.family == family.family}, key=_natural)
-        if segments:
+        if segments and family.family != _REST:
             step = int(kept[_median_step(family)])
             drawn.append(_picture(trace, steps, labels, step, family.family, segments[len(segments) // 2], graph.graph))
     return tuple(p for p in drawn if p.bars)
@@ -57,17 +60,15 @@ def _picture(
 
 
 def _bars(trace: Trace, labels: Labels, mine: Ints) -> tuple[LaneBar, ...]:
-    ops, rows, row_ends = trace.ops, dict[int, int](), list[int]()
+    ops, rows = trace.ops, _Rows(_fixed_rows(trace.ops, mine))
     origin = int(ops.start[mine].min()) if len(mine) else 0
     bars = []
     for op in mine.tolist():
         label = labels.table[labels.of_op[op]] if labels.of_op[op] != UNKNOWN else None
         start, end = int(ops.start[op]), int(ops.end[op])
-        row = _row(int(ops.lane[op]), start, rows, row_ends)
-        row_ends[row] = max(end, row_ends[row])
         bars.append(
             LaneBar(
-                row=row,
+                row=rows.place(int(ops.lane[op]), start, end),
                 start_ns=start - origin,
                 end_ns=end - origin,
                 name=ops.short_names[ops.name[op]],
@@ -79,13 +80,30 @@ def _bars(trace: Trace, labels: Labels, mine: Ints) -> tuple[LaneBar, ...]:
     return tuple(bars)
 
 
-def _row(lane: int, start: int, rows: dict[int, int], row_ends: list[int]) -> int:
-    """A lane stays on its row while it is busy; a lane that begins takes the first row that is free by then."""
-    if lane in rows and row_ends[rows[lane]] > start:
-        return rows[lane]
-    free = next((i for i, end in enumerate(row_ends) if end <= start), None)
-    if free is None:
-        row_ends.append(start)
-        free = len(row_ends) - 1
-    rows[lane] = free
-    return free
+def _fixed_rows(ops: Ops, mine: Ints) -> dict[int, int]:
+    """Where lanes are few each has a row of its own, the busiest first."""
+    number, lanes = dense(ops.lane[mine])
+    busy = sums(number, ops.end[mine] - ops.start[mine], len(lanes))
+    order = np.argsort(-busy, kind="stable")
+    return {int(lanes[i]): row for row, i in enumerate(order.tolist())} if len(lanes) <= _FEW_LANES else {}
+
+
+class _Rows:
+    """Few rows for many lanes: a lane takes the first row that is free, and keeps it until another lane takes that."""
+
+    def __init__(self, fixed: dict[int, int]) -> None:
+        self._fixed = fixed
+        #: per row: the lane that ran there last, and until when
+        self._last: list[tuple[int, int]] = []
+
+    def place(self, lane: int, start: int, end: int) -> int:
+        """The row of an operation; operations come in start order."""
+        if lane in self._fixed:
+            return self._fixed[lane]
+        own = [row for row, (owner, _) in enumerate(self._last) if owner == lane]
+        free = [row for row, (_, until) in enumerate(self._last) if until <= start]
+        row = (own or free or [len(self._last)])[0]
+        if row == len(self._last):
+            self._last.append((lane, end))
+        self._last[row] = (lane, max(end, self._last[row][1]))
+        return row
