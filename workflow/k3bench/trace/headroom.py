@@ -4,7 +4,7 @@ Out of scope: measuring the spans (`forks.py`).
 
 The ideal is the sum over the forks of the change of the shorter leg's serial span in the before trace, kernels and
 the gaps between them: hiding a gap gains without adding residency. Forks lie one after another, so the sum is
-reachable at best.
+reachable at best. The gap in front of a leg is not in it, so a fork can gain a little more than its ideal.
 """
 
 from __future__ import annotations
