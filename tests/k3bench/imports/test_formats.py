@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from writers import aiperf_records, guidellm, sglang, streams, trtllm, vllm, write
 
-from k3bench.cli import main
+from k3bench.cli import main, parser
 from k3bench.errors import RecordError
 from k3bench.imports.command import Request, run
 from k3bench.imports.dictionary import dictionary, parse_dictionary
@@ -232,3 +233,30 @@ def test_trtllm_bench_p99_is_the_maximum_and_is_not_taken(results: Path) -> None
     assert found["tpot_p99_ms"] is None
     assert "the maximum for n <= 100" in found["reasons"]["tpot_p99_ms"]
     assert "upper of the two middle values" in found["notes"]["tpot_median_ms"]
+
+
+class TestDocument:
+    """`docs/IMPORT.md` says what the code does."""
+
+    TEXT = (Path(__file__).parents[3] / "docs/IMPORT.md").read_text()
+
+    def test_every_format_is_in_the_document_and_no_other(self) -> None:
+        """The table and the dictionary name the same formats."""
+        rows = re.findall(r"^\| `([a-z-]+)` \|", self.TEXT.partition("## Same word")[0], re.MULTILINE)
+        assert set(rows) == {n for n, f in dictionary().formats.items() if not f.refuse}
+        assert all(f"`{n}`" in self.TEXT for n in dictionary().formats)
+
+    def test_every_command_in_it_parses(self) -> None:
+        """A reader can paste what stands there."""
+        commands = re.findall(r"^k3bench .*$|`k3bench ([^`]*)`", self.TEXT, re.MULTILINE)
+        lines = re.findall(r"^k3bench (.*)$", self.TEXT, re.MULTILINE) + [c for c in commands if c]
+        assert len(lines) >= 6
+        for line in lines:
+            assert callable(parser().parse_args(line.split()).run)
+
+
+def test_a_table_is_refused_with_the_cure(tmp_path: Path) -> None:
+    """aiperf and TensorRT-LLM's CI also write CSV."""
+    (tmp_path / "x.csv").write_text("Metric,avg,min,max\nTTFT,1,2,3\n")
+    with pytest.raises(RecordError, match="a table, not JSON"):
+        shown(tmp_path / "x.csv")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +22,11 @@ from k3bench.imports.likeness import label, other_arm_in_name, refuse_other_arm,
 from k3bench.imports.place import Place
 from k3bench.imports.reading import Reading
 from k3bench.records.base import digest_of
+from k3bench.records.measurement import Arm
 from k3bench.records.reported import Imported, Reported, ReportedObservation, ReportedRun, Source
 from k3bench.store import CampaignFolder, read_record, write_record
+
+ARMS: tuple[Arm, Arm] = ("before", "after")
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,7 @@ def _shared(sources: Sequence[Imported], field: str):  # type: ignore[no-untyped
 
 def _observation(name: str, runs: Sequence[ReportedRun]) -> ReportedObservation:
     mine = [r for r in runs if r.observation == name]
-    builds = {arm: _shared([_source(r) for r in mine if r.arm == arm], "build") for arm in ("before", "after")}
+    builds = {arm: _shared([_source(r) for r in mine if r.arm == arm], "build") for arm in ARMS}
     told = builds["before"] is not None or builds["after"] is not None
     return ReportedObservation(
         id=name,
@@ -252,6 +257,8 @@ def _note(runs: Sequence[ReportedRun]) -> str:
         "order inside pairs is not shown by the files: before is taken as first" if unordered else None,
         f"not measured side by side, so drift is not cancelled: {', '.join(apart)}" if apart else None,
         _sources_differ(runs),
+        *_same_build(runs),
+        *_remarks(runs),
     ]
     return "; ".join(p for p in parts if p)
 
@@ -272,3 +279,18 @@ def _not_neighbours(run: ReportedRun, runs: Sequence[ReportedRun]) -> bool:
 def _sources_differ(runs: Sequence[ReportedRun]) -> str | None:
     found = sorted({f"{_source(r).tool} ({_source(r).token_source})" for r in runs})
     return f"observations were measured by different tools: {', '.join(found)}" if len(found) > 1 else None
+
+
+def _same_build(runs: Sequence[ReportedRun]) -> Iterator[str]:
+    """Arms that name one and the same build differ by nothing, or the label was not changed."""
+    for name in sorted({r.observation for r in runs}):
+        named = {arm: {_source(r).build for r in runs if (r.observation, r.arm) == (name, arm)} for arm in ARMS}
+        if named["before"] == named["after"] != {None}:
+            yield f"both arms of {name} name the same build"
+
+
+def _remarks(runs: Sequence[ReportedRun]) -> Iterator[str]:
+    """What the readers remarked on valid runs, counted: details are with each run in the record."""
+    heads = Counter(re.split(r"[:(]", flag)[0].strip() for r in runs if _source(r).valid for flag in _source(r).flags)
+    for head, count in sorted(heads.items()):
+        yield f"{count} of {len(runs)}: {head}"

@@ -170,9 +170,16 @@ def _lines(text: str, where: str, first_error: ValueError) -> Iterator[Fields]:
 def _not_json(text: str, where: str, error: ValueError) -> RecordError:
     if isinstance(error, json.JSONDecodeError):
         cut = text.lstrip()[:1] in "{[" and _open_at_end(text)
+        if _looks_like_csv(text):
+            return RecordError("a table, not JSON", where=where, fix="import the JSON that the tool writes beside it")
         problem = "the file is cut off: its JSON does not end" if cut else "not JSON"
         return RecordError(f"{problem} (line {error.lineno}, column {error.colno}: {error.msg})", where=where, fix=CURE)
     return RecordError(f"not JSON: {str(error)[:200]}", where=where, fix=CURE)
+
+
+def _looks_like_csv(text: str) -> bool:
+    first = text.lstrip()[:2000].partition("\n")[0]
+    return first.count(",") >= 2 and not first.startswith(("{", "["))
 
 
 def _open_at_end(text: str) -> bool:

@@ -15,6 +15,7 @@ from k3bench.imports.foreign import Fields
 from k3bench.imports.gate import Totals, counted, dispersion, refuse_empty, summary_checks
 from k3bench.imports.reading import Facts, Reading, check
 from k3bench.imports.requests import Judged, whole_ratio
+from k3bench.metrics import HEADLINE
 from k3bench.records.measurement import Check
 
 #: Counts of prompt tokens by two tokenizers differ a little; a workload of drawn lengths differs a lot.
@@ -145,7 +146,8 @@ def assemble(
         checks=tuple(all_checks),
     )
     nameless = None if facts.model else "the file names no model"
-    return reading.remarked(*remarks, nameless, _chunk_remark(facts, found), dispersion(found))
+    near = f"{HEADLINE} is near ours: {kept[HEADLINE]}" if HEADLINE in kept else None
+    return reading.remarked(*remarks, near, nameless, _chunk_remark(facts, found), dispersion(found))
 
 
 def _filled(facts: Facts, found: Mapping[str, float], judged: Judged | None) -> Facts:
