@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from decimal import ROUND_HALF_EVEN, Decimal
+from pathlib import Path
 
 import pytest
-from published import PR_17103, needs_pr_17103
 from synthetic import CASES, case
 
+from k3bench.compare.campaign import campaign
+from k3bench.compare.reported import reported_comparison
+from k3bench.evidence import read_evidence
 from k3bench.publish.lookup import exact
 from k3bench.publish.spans import Token, tokens
 from k3bench.publish.table import report
 from k3bench.records.comparison import Comparison
+from k3bench.records.reported import Reported
+from k3bench.store import recorded_campaigns
 
 #: Digits that our own words may hold: confidence levels, the square of r, the schema of a name.
 OWN_WORDS = re.compile(r"95 % (CI|bound|interval)|90 % (CI|interval)|\(one-sided, 95 %\)|r²|K3|k3bench|\[95|step p99")
@@ -22,12 +28,22 @@ def lines_of(record: Comparison) -> list[str]:
     return [line for line in report(record).lines() if not line.startswith("./k3")]
 
 
-def every_case() -> list[object]:
-    return [*CASES, pytest.param("pr-17103", marks=needs_pr_17103)]
+RECORDED = recorded_campaigns(Path(__file__).parents[3] / "results" / "recorded")
 
 
+def every_case() -> list[str]:
+    """Synthetic cases, and every campaign that is kept with the project."""
+    return [*CASES, *RECORDED]
+
+
+@functools.cache
 def record_of(name: str) -> Comparison:
-    return PR_17103() if name == "pr-17103" else case(name)
+    if name in CASES:
+        return case(name)
+    found = read_evidence(Path(RECORDED[name]))
+    if isinstance(found, Reported):
+        return reported_comparison(found)
+    return campaign(found.plan, found.points, **found.others())
 
 
 @pytest.mark.parametrize("name", every_case())

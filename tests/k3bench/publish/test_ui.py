@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import socket
+import sqlite3
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,8 +19,9 @@ import pytest
 from browser import CHROMIUM, Tab, with_tab
 from synthetic import Spec, write
 
+from k3bench.errors import TrackingError
 from k3bench.publish.target import target_for
-from k3bench.publish.track import track
+from k3bench.publish.track import check, track
 from k3bench.publish.ui import SERVER_ENVIRONMENT, command, lines
 from k3bench.records.receipt import Receipt
 
@@ -41,15 +46,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Rece
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     line = command(target_for(results, environment={}), port=port)
-    process = subprocess.Popen(
-        line, env={**os.environ, **SERVER_ENVIRONMENT}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = _server(line, port)
     try:
-        _wait(f"http://127.0.0.1:{port}/health")
         yield results, receipt, f"http://127.0.0.1:{port}"
     finally:
-        process.terminate()
-        process.wait(30)
+        _end(process, signal.SIGTERM)
 
 
 def _wait(url: str) -> None:
@@ -61,6 +62,62 @@ def _wait(url: str) -> None:
         except OSError:
             assert time.monotonic() < end, "the server never came up"
             time.sleep(0.5)
+
+
+@pytest.mark.all_faults
+def test_a_server_that_dies_in_the_middle_leaves_nothing_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is killed while runs are written: one bounded error; started again, the next sync completes."""
+    comparison = write(Spec(name="dies", racks=("r1", "r2", "r3"), blocks=2), tmp_path / "results" / "dies")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    line = command(target_for(tmp_path / "results", environment={}), port=port)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    server = _server(line, port)
+    database = tmp_path / "results" / "mlflow.db"
+    killer = threading.Thread(target=_kill_after_runs, args=(database, server))
+    killer.start()
+    began = time.monotonic()
+    with pytest.raises(TrackingError):
+        track(comparison, records=comparison.parent)
+    assert time.monotonic() - began < 120
+    killer.join()
+    again = _server(line, port)
+    try:
+        receipt = track(comparison, records=comparison.parent)
+        assert check(comparison, records=comparison.parent) == []
+        with sqlite3.connect(database) as found:
+            states = found.execute("select status, count(*) from runs group by status").fetchall()
+        assert states == [("FINISHED", len(receipt.runs))]
+    finally:
+        _end(again, signal.SIGTERM)
+
+
+def _kill_after_runs(database: Path, server: subprocess.Popen[bytes]) -> None:
+    """Kill the server as soon as the third of the sync's runs has appeared."""
+    while server.poll() is None:
+        with sqlite3.connect(database, timeout=20) as found:
+            if found.execute("select count(*) from runs").fetchone()[0] >= 3:
+                _end(server, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _server(line: list[str], port: int) -> subprocess.Popen[bytes]:
+    """A server in a session of its own, so that its workers can be ended with it."""
+    process = subprocess.Popen(
+        line, env={**os.environ, **SERVER_ENVIRONMENT}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    _wait(f"http://127.0.0.1:{port}/health")
+    return process
+
+
+def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    """End the server and the workers that it started, which share its process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, how)
+    process.wait(30)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
