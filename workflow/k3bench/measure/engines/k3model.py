@@ -111,6 +111,8 @@ def build_model(request: EngineRequest) -> K3:
     recipe = request.recipe
     wanted = recipe.engine.device
     device = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    if device == "cpu":
+        torch.set_num_threads(1)  # tiny operations: a second thread only waits, and waits longest on a busy machine
     return build(
         preset(recipe.engine.preset, **recipe.engine.options),
         device=device,
