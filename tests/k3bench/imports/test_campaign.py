@@ -143,4 +143,6 @@ def test_an_invalid_run_drops_its_pair(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.levels[0].delta_pct == pytest.approx(2.0, abs=0.1)
     assert found.levels[0].word == "regression"
     assert found.health.n_invalid_after == 1
+    (dropped,) = found.observations[0].dropped_pairs
+    assert (dropped.block, dropped.pair, dropped.arm) == (1, 1, "after")
     assert any("completed_equals_planned" in reason for reason in found.health.reasons)

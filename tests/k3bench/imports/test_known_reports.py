@@ -290,3 +290,13 @@ def test_every_refusal_is_one_of_ours(tmp_path: Path) -> None:
     """An import ends with a value or with one K3Error."""
     with pytest.raises(K3Error):
         shown(tmp_path, {"completed": "many", "total_output_tokens": 3, "duration": 1})
+
+
+def test_foreign_text_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    """Escape sequences in names and errors are printed as question marks."""
+    found = shown(tmp_path, vllm(streams(), model_id="k3\x1b[2J\r", errors=["\x1b]0;x\x07"] + [""] * 63))
+    assert found["model"] == "k3?[2J?"
+    assert "\x1b" not in "".join(found["flags"])
+    with pytest.raises(RecordError, match="no known format") as refused:
+        shown(tmp_path, {"\x1b[31mkey": 1})
+    assert "\x1b" not in str(refused.value)

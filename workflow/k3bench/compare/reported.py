@@ -26,6 +26,7 @@ from k3bench.metrics import HEADLINE, METRICS
 from k3bench.records.comparison import (
     Agreement,
     Comparison,
+    DroppedPair,
     EqualityRow,
     Flag,
     Floor,
@@ -177,10 +178,11 @@ class _Shown:
             job=about.job,
             zero_change=False,
             status="complete" if len(present) == len(self.levels) else "incomplete" if present else "missing",
-            reason=None if len(present) == len(self.levels) else "the source does not show every level",
+            reason=None if len(present) == len(self.levels) else _why_absent(planned),
             n_runs_planned=len(planned),
             n_runs_valid=sum(HEADLINE in r.metrics for r in planned),
             levels=tuple(present),
+            dropped_pairs=tuple(_dropped(run) for run in planned if _is_dropped(run)),
         )
 
     def _observed(self, i: int, o: int) -> ObservationLevel | None:
@@ -229,6 +231,21 @@ class _Shown:
             )
             for number_, run in enumerate(self.reported.runs, 1)
         ]
+
+
+def _is_dropped(run: ReportedRun) -> bool:
+    return run.imported is not None and run.pair is not None and HEADLINE not in run.metrics
+
+
+def _dropped(run: ReportedRun) -> DroppedPair:
+    """The pair of an imported run whose file did not pass, in the words of its checks."""
+    pair = run.pair or 0
+    reason = run.missing.get(HEADLINE, "the file does not give it")
+    return DroppedPair(concurrency=run.level, block=pair // 2, pair=pair % 2 + 1, arm=run.arm, reason=reason)
+
+
+def _why_absent(runs: Sequence[ReportedRun]) -> str:
+    return "no valid pair of runs at some level" if runs else "the source does not show every level"
 
 
 def _files(reported: Reported) -> list[InputRef]:

@@ -21,6 +21,7 @@ from k3bench.imports.foreign import ForeignFile
 from k3bench.imports.likeness import label, other_arm_in_name, refuse_other_arm, refuse_unlike
 from k3bench.imports.place import Place
 from k3bench.imports.reading import Reading
+from k3bench.metrics import HEADLINE
 from k3bench.records.base import digest_of
 from k3bench.records.measurement import Arm
 from k3bench.records.reported import Imported, Reported, ReportedObservation, ReportedRun, Source
@@ -150,8 +151,12 @@ def _run(one: Incoming, others: Sequence[ReportedRun]) -> ReportedRun:
 def _level(one: Incoming) -> int:
     found = one.reading.facts.level
     if found is None and one.level is None:
+        why = [r for r in one.reading.remarks if r.startswith("open loop")]
+        lacks = [f"{HEADLINE} is null: {one.reading.missing[HEADLINE]}"] if HEADLINE in one.reading.missing else []
         raise RecordError(
-            "the file states no concurrency", where=f"{one.file.name}: level", fix="say what was held with --level N"
+            "; ".join(["the file states no concurrency", *why, *lacks]),
+            where=f"{one.file.name}: level",
+            fix="say what was held with --level N",
         )
     if found is not None and one.level not in (None, found):
         raise RecordError(

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from k3bench.errors import RecordError
 from k3bench.imports.dictionary import Format, convert
-from k3bench.imports.foreign import Fields, finite
+from k3bench.imports.foreign import Fields, finite, plain
 from k3bench.imports.gate import Totals
 from k3bench.imports.readers import assemble, level_from, number, read_facts, same_length, summary
 from k3bench.imports.reading import Facts, Reading, check
@@ -142,7 +142,7 @@ def _error(line: Fields) -> str | None:
     found = line.get("error")
     if found is None and line.get("metadata/was_cancelled") is True:
         return "cancelled"
-    return None if found is None else str(found)[:200]
+    return None if found is None else plain(str(found)[:200])
 
 
 def _cut_off(pairs: Sequence[tuple[Fields, Shown]]) -> list[Shown]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from k3bench.errors import RecordError
 from k3bench.imports import aiperf, clients, engines, guidellm
 from k3bench.imports.dictionary import Detect, Format, dictionary
-from k3bench.imports.foreign import Fields, ForeignFile, read_foreign
+from k3bench.imports.foreign import Fields, ForeignFile, plain, read_foreign
 from k3bench.imports.reading import Reading
 
 ONE_OBJECT: Mapping[str, Callable[[str, Format, Fields], Reading]] = {
@@ -35,7 +35,7 @@ def format_of(fields: Fields) -> tuple[str, Format]:
             return name, entry
     keys = ", ".join(list(fields.value)[:6])
     raise RecordError(
-        f"no known format: it begins with the keys {keys[:200]}", where=fields.where, fix="known: " + _known()
+        f"no known format: it begins with the keys {plain(keys[:200])}", where=fields.where, fix="known: " + _known()
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from k3bench.errors import RecordError
+from k3bench.errors import RecordError, StoreError
 from k3bench.store import read_bytes
 
 #: A result file of a single run: thousands of requests with every chunk stay below it.
@@ -63,7 +63,7 @@ class Fields:
         """Text, or None where there is none. Bounded: a name is no novel."""
         found = self.get(path)
         if found is None or isinstance(found, str):
-            return found[:200] if found else None
+            return plain(found[:200]) if found else None
         return str(found)[:200] if isinstance(found, int | float) else None
 
     def numbers(self, path: str) -> list[float] | None:
@@ -82,6 +82,11 @@ class Fields:
         """The object at a path, or None where there is none."""
         found = self.get(path)
         return Fields(found, f"{self.where}: {path}") if isinstance(found, dict) else None
+
+
+def plain(text: str) -> str:
+    """Foreign text that a terminal can print: control characters are no part of a name."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def finite(value: Any, where: str) -> float:
@@ -116,6 +121,8 @@ class ForeignFile:
 def read_foreign(path: Path) -> ForeignFile:
     """Read JSON, or one JSON object a line. Raises `RecordError` for anything else, `StoreError` without a file."""
     where = str(path)
+    if not path.is_file():
+        raise StoreError("there is no such file", where=where, fix="name a result file of a benchmark")
     data = read_bytes(path)
     if len(data) > MAX_FOREIGN_BYTES:
         raise RecordError(
@@ -130,7 +137,7 @@ def read_foreign(path: Path) -> ForeignFile:
     if not text.strip():
         raise RecordError("the file is empty", where=where, fix=CURE)
     objects, lines = _parse(text, where)
-    return ForeignFile(path.name[:255], hashlib.sha256(data).hexdigest(), tuple(objects), lines)
+    return ForeignFile(plain(path.name[:255]), hashlib.sha256(data).hexdigest(), tuple(objects), lines)
 
 
 def _parse(text: str, where: str) -> tuple[list[Fields], bool]:
