@@ -28,10 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from k3bench.measure.client import plan_load, run_load
-from k3bench.measure.reference_server import Manner, ReferenceServer
 from k3bench.serving.process import free_port, start_server
 from k3bench.serving.prompts import random_prompts
 from k3bench.serving.stream import Target
@@ -77,49 +74,6 @@ class Found:
     @property
     def tokens_s(self) -> float:
         return self.tokens / self.wall_s
-
-
-# --- the server: the product's reference server, which here also remembers when it sent what
-class StampedResponse(web.StreamResponse):
-    """Remembers its content writes."""
-
-    stamps: list[int]
-
-    async def write(self, data: Any) -> None:
-        if b"finish_reason" in data:
-            self.stamps.append(time.perf_counter_ns())
-        await super().write(data)
-
-
-class StampingServer(ReferenceServer):
-    """`/spans` hands out (first, last) content stamp of every stream since it was last asked."""
-
-    def __init__(self, manner: Manner) -> None:
-        super().__init__(manner)
-        self.spans: list[tuple[int, int, int]] = []
-
-    def app(self) -> web.Application:
-        app = super().app()
-        app.router.add_get("/spans", self.hand_out)
-        return app
-
-    async def hand_out(self, request: web.Request) -> web.Response:
-        spans, self.spans = self.spans, []
-        return web.json_response(spans)
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        ask = await self.read(request)
-        response = StampedResponse(headers={"Content-Type": "text/event-stream"})
-        response.stamps = []
-        await response.prepare(request)
-        await self.stream(response, ask)
-        self.spans.append((response.stamps[0], response.stamps[-1], ask.osl_tokens))
-        return response
-
-
-def serve(port: int) -> None:
-    """Until stopped."""
-    web.run_app(StampingServer(Manner()).app(), host="127.0.0.1", port=port, print=None, access_log=None)
 
 
 # --- the clients
@@ -181,7 +135,7 @@ def _spans(url: str) -> list[tuple[int, int, int]]:
 
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
-    command = [sys.executable, __file__, "--serve", "{port}"]
+    command = [sys.executable, str(Path(__file__).with_name("client_server.py")), "{port}"]
     started = start_server(command, log=folder / "server.log", ready_limit_s=60, port=free_port())
     try:
         yield started.base_url
@@ -195,18 +149,18 @@ def main() -> None:
     parser.add_argument("--aiperf", type=Path, help="a virtual environment with aiperf; without it only ours runs")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--ours", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.serve:
-        serve(args.serve)
-        return
     if args.ours:
         url, pace, concurrency, requests, osl = args.ours
         run_ours(url, Load("", float(pace), int(concurrency), int(requests), int(osl)))
         return
     c = args.concurrency
-    loads = [Load("10 ms a token", 10.0, c, 2 * c, 256), Load("as fast as it goes", 0.0, c, 4 * c, 1000)]
+    loads = [
+        Load("10 ms a token, few", 10.0, 8, 64, 64),
+        Load("10 ms a token, many", 10.0, c, 2 * c, 256),
+        Load("as fast as it goes", 0.0, c, 4 * c, 1000),
+    ]
     with tempfile.TemporaryDirectory() as name, server(Path(name)) as url:
         for load in loads:
             _compare(args, load, url, Path(name))
@@ -228,22 +182,26 @@ def _compare(args: argparse.Namespace, load: Load, url: str, folder: Path) -> No
                     url, load, lambda t=tokenizer: aiperf(args.aiperf / "bin" / "aiperf", t, url, load, folder)
                 )
             found[name].append(one)
+            bias = f"{one.bias_pct:<+9.3f}" if load.pace_ms else f"{'-':<9}"
             print(
                 f"{name:<7} {number + 1:<6} {busy:<6.2f} {one.client_ms:<16.4f} {one.server_ms:<16.4f} "
-                f"{one.bias_pct:<+9.3f} {one.tokens_s:<9.0f} {one.cpu_s:.2f}",
+                f"{bias} {one.tokens_s:<9.0f} {one.cpu_s:.2f}",
                 flush=True,
             )
-    _ratios(found)
+    _ratios(found, paced=bool(load.pace_ms))
 
 
-def _ratios(found: dict[str, list[Found]]) -> None:
+def _ratios(found: dict[str, list[Found]], *, paced: bool) -> None:
+    """Medians over rounds. Without a pace there is no time per token to be biased."""
+
     def middle(name: str, value: str) -> float:
         return statistics.median(getattr(one, value) for one in found[name])
 
     for name in (n for n in found if found[n]):
         bias = statistics.median(abs(one.bias_pct) for one in found[name])
         rate, cpu_s = middle(name, "tokens_s"), middle(name, "cpu_s")
-        print(f"median {name}: |bias| {bias:.3f} %, {rate:.0f} tokens/s, {cpu_s:.2f} CPU s")
+        said = f"|bias| {bias:.3f} %, " if paced else ""
+        print(f"median {name}: {said}{rate:.0f} tokens/s, {cpu_s:.2f} CPU s")
     if found["aiperf"]:
         cpu = middle("aiperf", "cpu_s") / middle("ours", "cpu_s")
         rate = middle("ours", "tokens_s") / middle("aiperf", "tokens_s")

@@ -43,7 +43,7 @@ def test_the_loop_is_closed_at_the_concurrency_asked_for(
     serve: Callable[..., str], load: Callable[..., LoadResult]
 ) -> None:
     """Never more in flight, every planned request sent, greedy and with exactly the tokens planned."""
-    server = Counting(Manner(pace_ms=1.0, ttft_ms=2.0))
+    server = Counting(Manner(pace_ms=5.0, ttft_ms=2.0))
     load(serve(server.app()), concurrency=3, counted=4, isl_tokens=17)
     assert server.most_held == 3
     assert len(server.bodies) == turns(3, 4) * 3 == 18
@@ -83,7 +83,7 @@ def test_chunks_of_a_stream_interval_make_itl_a_multiple_of_tpot(
     serve: Callable[..., str], load: Callable[..., LoadResult]
 ) -> None:
     """One token, then ten a chunk: token counts say so, and ITL restates TPOT by that factor."""
-    url = serve(ReferenceServer(Manner(pace_ms=2.0, ttft_ms=4.0, stream_interval=10)).app())
+    url = serve(ReferenceServer(Manner(pace_ms=5.0, ttft_ms=4.0, stream_interval=10)).app())
     result = load(url, concurrency=2, osl_tokens=41)
     assert {r.chunk_tokens for r in result.requests} == {(1, 10, 10, 10, 10)}
     values = request_metrics([r.times() for r in result.requests])
@@ -94,7 +94,7 @@ def test_a_calibration_refuses_the_levels_at_which_the_client_is_the_bottleneck(
     serve: Callable[..., str], load: Callable[..., LoadResult]
 ) -> None:
     """Too much bias, or a run faster than half of what the client can read: the check names it."""
-    url = serve(ReferenceServer(Manner(pace_ms=2.0, ttft_ms=4.0)).app())
+    url = serve(ReferenceServer(Manner(pace_ms=5.0, ttft_ms=4.0)).app())
     paced = load(url, concurrency=2)
     level = client_level(2, paced, paced)
     assert len(paced.requests[0].server_ns) == 24

@@ -18,7 +18,7 @@ from k3bench.errors import ServingError
 ASK_LIMIT_S = 5.0
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 #: Counters of prefix-cache hits, under the names that servers give them.
-_CACHE_HITS = re.compile(r"^(\w*(?:prefix_cache_hits|cache_hit|cached_tokens)\w*)(?:\{[^}]*\})? ([0-9.eE+-]+)", re.M)
+_CACHE_HITS = re.compile(r"^([\w:]*(?:prefix_cache_hits|cached_tokens)\w*)(?:\{[^}]*\})? ([0-9.eE+-]+)", re.M)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class FaultyServer(ReferenceServer):
     """`kind` names the fault; requests 4, 8, 12, ... have it, all others are answered well."""
 
     def __init__(self, kind: str, every: int = EVERY, manner: Manner | None = None) -> None:
-        super().__init__(manner or Manner(pace_ms=2.0, ttft_ms=5.0))
+        super().__init__(manner or Manner(pace_ms=5.0, ttft_ms=5.0))
         self.kind, self.every, self.seen = kind, every, 0
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -170,8 +170,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--kind", required=True)
     parser.add_argument("--every", type=int, default=EVERY)
+    parser.add_argument("--pace-ms", type=float, default=5.0)
     args = parser.parse_args()
-    app = FaultyServer(args.kind, args.every).app()
+    app = FaultyServer(args.kind, args.every, Manner(args.pace_ms, 5.0)).app()
     web.run_app(app, host="127.0.0.1", port=args.port, print=None, access_log=None, shutdown_timeout=0.5)
 
 
