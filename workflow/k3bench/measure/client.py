@@ -83,6 +83,8 @@ async def _run(target: Target, plan: Sequence[Sequence[Ask]], told: Told | None)
         kept: list[Recording] = []
         for ask in asks:
             kept.append(await stream_request(session, target, ask, epoch_ns))
+            # Streams that step together end together: those that can be read are stamped before the next is sent.
+            await asyncio.sleep(0)
             done += 1
             if told is not None:
                 told(done, planned)
