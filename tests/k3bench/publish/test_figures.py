@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 from synthetic import CASES, Spec, build, case
 
-from k3bench.publish.figures import THEMES, figures
+from k3bench.publish.figures import THEMES
+from k3bench.publish.plots import figures
 
 ROLES = ("before", "after", "zero", "band", "paper", "ink")
 
@@ -88,7 +89,7 @@ def test_another_process_draws_the_same_bytes(tmp_path) -> None:  # type: ignore
     (tmp_path / "record.json").write_bytes(record.to_bytes())
     code = (
         "import hashlib,sys,pathlib\n"
-        "from k3bench.publish.figures import figures\n"
+        "from k3bench.publish.plots import figures\n"
         "from k3bench.records.comparison import Comparison\n"
         "r=Comparison.from_bytes(pathlib.Path(sys.argv[1]).read_bytes())\n"
         "print(*[hashlib.sha256(d).hexdigest() for f in figures(r) for _, d in sorted(f.files.items())])"

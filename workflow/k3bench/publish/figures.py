@@ -1,7 +1,7 @@
-"""The figures of a report, as SVG and PNG, light and dark; the same bytes for the same record.
+"""What every figure shares: themes, style, title and caption, dots that speak, SVG and PNG of stable bytes.
 
-In: a comparison record. Out: `Figure`s with a caption that states n and what each band is. The only file that imports
-seaborn and matplotlib. Out of scope: lane pictures (`lanes.py`), what the numbers mean.
+In: a record and a function that draws. Out: a `Figure`. The only file that imports seaborn. Out of scope: what is drawn
+(`plots.py`), lane pictures (`lanes.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from k3bench.publish import captions, series
+from k3bench.publish import captions
 from k3bench.publish.cite import MINUS
-from k3bench.publish.words import WORD, label
-from k3bench.records.comparison import Comparison, IntervalPct, ObservationRow
+from k3bench.records.comparison import Comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,28 +59,16 @@ class Figure:
 Draw = Callable[[Comparison, Theme], "Canvas"]
 
 
-def figures(record: Comparison) -> Iterator[Figure]:
-    """The two main figures always, empty where nothing was measured; the others where the record has data for them."""
-    for stem, draw, wanted in (
-        ("tpot", _tpot, True),
-        ("forest", _forest, True),
-        ("order", _order, series.order_known(record)),
-        ("noise", _noise, series.n_pairs(record, zero_change=True) > 0 and series.order_known(record)),
-        ("residency", _residency, record.mechanism is not None),
-    ):
-        if wanted:
-            yield _figure(record, stem, draw)
-
-
-def _figure(record: Comparison, stem: str, draw: Draw) -> Figure:
+def figure(record: Comparison, stem: str, draw: Draw) -> Figure:
+    """One picture in every form: drawn once a theme, saved as SVG and PNG."""
     files = {}
     for theme in THEMES:
         suffix = "" if theme is LIGHT else ".dark"
         with _style(theme, salt=f"{record.campaign}/{stem}"):
-            canvas = draw(record, theme)
-            _title(canvas, captions.title(record, stem), captions.caption(record, stem), theme)
-            files[f"{stem}{suffix}.svg"] = _bytes(canvas, "svg")
-            files[f"{stem}{suffix}.png"] = _bytes(canvas, "png")
+            made = draw(record, theme)
+            _title(made, captions.title(record, stem), captions.caption(record, stem), theme)
+            files[f"{stem}{suffix}.svg"] = _bytes(made, "svg")
+            files[f"{stem}{suffix}.png"] = _bytes(made, "png")
     return Figure(stem, captions.title(record, stem), captions.caption(record, stem), files)
 
 
@@ -140,11 +127,12 @@ def _style(theme: Theme, *, salt: str) -> Iterator[None]:
             plt.close("all")
 
 
-def _canvas(height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Canvas, list[Axes]]:
+def canvas(height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Canvas, list[Axes]]:
+    """An empty figure of the common width and its plots, row by row."""
     from matplotlib import pyplot as plt
 
-    canvas, axes = plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, **grid)
-    return canvas, [ax for line in axes for ax in line]
+    made, axes = plt.subplots(rows, columns, figsize=(WIDTH, height), squeeze=False, **grid)
+    return made, [ax for line in axes for ax in line]
 
 
 def _title(canvas: Canvas, title: str, caption: str, theme: Theme) -> None:
@@ -161,7 +149,8 @@ def _title(canvas: Canvas, title: str, caption: str, theme: Theme) -> None:
         canvas.tight_layout(rect=(0, bottom / height, 1, 1 - top / height), pad=0.5, h_pad=1.0, w_pad=0.8)
 
 
-def _bare(ax: Axes, theme: Theme, *, grid: str = "y") -> None:
+def bare(ax: Axes, theme: Theme, *, grid: str = "y") -> None:
+    """No frame, no ticks, a grid along one axis only."""
     import seaborn as sns
 
     sns.despine(ax=ax, left=True, bottom=grid == "x")
@@ -180,7 +169,7 @@ def _real_minus(ax: Axes) -> None:
             formatter.set_useOffset(False)
 
 
-def _dots(ax: Axes, x: list[float], y: list[float], *, group: str, says: list[str], **look: Any) -> None:
+def dots(ax: Axes, x: list[float], y: list[float], *, group: str, says: list[str], **look: Any) -> None:
     """Dots that say something when the page's reader points at them; `group` is their id in the SVG."""
     import seaborn as sns
 
@@ -195,256 +184,6 @@ def _hover_id(group: str, says: list[str]) -> str:
     return "|".join(("hover", group, *says))
 
 
-def _signed(x: float, decimals: int = 2) -> str:
+def signed(x: float, decimals: int = 2) -> str:
+    """A change with its sign, always shown."""
     return f"{x:+.{decimals}f}".replace("-", MINUS)
-
-
-# --- TPOT against concurrency ---------------------------------------------------------------------------------------
-
-
-def _tpot(record: Comparison, theme: Theme) -> Canvas:
-    canvas, (top, bottom) = _canvas(5.4, 2, sharex=True, gridspec_kw={"height_ratios": [1.25, 1]})
-    _draw_values(top, record, theme)
-    _draw_deltas(bottom, record, theme)
-    at = range(len(series.levels(record)))
-    bottom.set_xticks(list(at), [str(c) for c in series.levels(record)])
-    bottom.set_xlabel("concurrency")
-    bottom.set_xlim(-0.5, len(at) - 0.15)
-    return canvas
-
-
-def _draw_values(ax: Axes, record: Comparison, theme: Theme) -> None:
-    """Both arms side by side at each level: every run a dot, the medians joined."""
-    place = {c: i for i, c in enumerate(series.levels(record))}
-    ends = []
-    for arm, shift, colour in (("before", -0.11, theme.before), ("after", 0.11, theme.after)):
-        dots = series.values(record, arm)
-        x = [place[d.concurrency] + shift + d.spread for d in dots]
-        _dots(ax, x, [d.value for d in dots], group=arm, says=[d.says for d in dots], color=colour, s=13, alpha=0.6,
-              linewidth=0, zorder=3)  # fmt: skip
-        line = series.medians(record, arm)
-        ax.plot([place[c] + shift for c in line], list(line.values()), color=colour, linewidth=1.6, zorder=2)
-        if line:
-            last = max(line)
-            ends.append((place[last] + shift, line[last], arm, colour))
-    _label_ends(ax, ends)
-    ax.set_ylabel(f"{label(record.metric)} [{record.metric_unit}]")
-    _bare(ax, theme)
-
-
-def _label_ends(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
-    """Name the lines where they end; the upper name goes up and the lower one down, so that they never meet."""
-    for rank, (_, y, text, colour) in enumerate(sorted(ends, key=lambda e: -e[1])):
-        ax.annotate(
-            text, (max(e[0] for e in ends), y), xytext=(13, 5 if rank == 0 else -5), textcoords="offset points",
-            va="bottom" if rank == 0 else "top", color=colour, fontweight="bold",
-        )  # fmt: skip
-
-
-def _draw_deltas(ax: Axes, record: Comparison, theme: Theme) -> None:
-    """The change at each level with its interval, over what an unchanged build shows."""
-    ax.axhline(0, color=theme.ink, linewidth=0.9, zorder=2)
-    for i, level in enumerate(sorted(record.levels, key=lambda lv: lv.concurrency)):
-        claim = series.claim(record, level.concurrency)
-        band = level.delta_band.half_width_pct if level.delta_band else claim.published_band_pct if claim else None
-        if band is not None:
-            ax.fill_between([i - 0.36, i + 0.36], -band, band, color=theme.band, linewidth=0, zorder=1)
-        change = claim.published_delta_pct if claim else level.delta_pct
-        if change is None or level.word == "disagreement":
-            ax.annotate(WORD[level.word], (i, 0), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
-            continue
-        if level.ci95:
-            ax.plot([i, i], [level.ci95.low_pct, level.ci95.high_pct], color=theme.after, linewidth=2.2, zorder=3)
-        word = WORD[level.word]
-        _dots(ax, [i], [change], group=f"c={level.concurrency}", says=[f"{_signed(change)} %, {word}"],
-              color=theme.after, s=36, linewidth=0, zorder=4)  # fmt: skip
-        _label_change(ax, record, i, change, level.ci95, word, theme)
-    ax.margins(y=0.16)
-    ax.set_ylabel("change [%]")
-    _bare(ax, theme)
-
-
-def _label_change(
-    ax: Axes, record: Comparison, i: int, change: float, ci95: IntervalPct | None, word: str, theme: Theme
-) -> None:
-    """Number and word beside the dot; with many levels the number alone under it; with very many nothing."""
-    if len(record.levels) > 10:
-        return
-    if len(record.levels) > 5:
-        low = ci95.low_pct if ci95 else change
-        ax.annotate(_signed(change), (i, low), xytext=(0, -4), textcoords="offset points", ha="center", va="top",
-                    fontsize=8)  # fmt: skip
-        return
-    text = f"{_signed(change)} %" + (f"\n{word}" if record.kind == "measured" else "")
-    ax.annotate(text, (i, change), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8.5,
-                bbox={"facecolor": theme.paper, "alpha": 0.7, "linewidth": 0, "pad": 1.2}, zorder=5)  # fmt: skip
-
-
-# --- forest ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Row:
-    name: str
-    note: str
-    estimate: float | None
-    interval: IntervalPct | None
-    look: str
-
-
-def _forest(record: Comparison, theme: Theme) -> Canvas:
-    rows = _forest_rows(record)
-    canvas, (ax,) = _canvas(1.25 + 0.33 * len(rows) + 0.4)
-    ax.axvline(0, color=theme.ink, linewidth=0.9, zorder=1)
-    for edge in (-record.margin_pct, record.margin_pct):
-        ax.axvline(edge, color=theme.muted, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
-    for place, row in enumerate(reversed(rows)):
-        _forest_row(ax, place, row, theme)
-    ax.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], color=theme.ink)
-    ax.set_ylim(-0.7, len(rows) - 0.3)
-    ax.margins(x=0.08)
-    ax.set_xlabel(f"change of {label(record.metric)} at c={record.primary_level} [%]   (dotted: the margin)")
-    _bare(ax, theme, grid="x")
-    return canvas
-
-
-def _forest_rows(record: Comparison) -> list[_Row]:
-    real = [row for row in record.observations if not row.zero_change]
-    zero = [row for row in record.observations if row.zero_change]
-    level = series.primary_level(record)
-    rows = [_observation_row(record, row) for row in real]
-    if record.headline.word not in ("disagreement", "insufficient_replication"):
-        rows.append(_Row("all observations", "", level.delta_pct, level.ci95, "pooled"))
-    if level.next_rack and record.headline.word != "disagreement":
-        rows.append(_Row("next rack", "", level.next_rack.delta_pct, level.next_rack.pi95, "next"))
-    return rows + [_observation_row(record, row) for row in zero]
-
-
-def _observation_row(record: Comparison, row: ObservationRow) -> _Row:
-    look = "zero" if row.zero_change else "observation"
-    where = f" ({row.rack})" if row.rack and not row.zero_change else ""
-    found = series.at_primary(record, row)
-    claim = series.claim_of(record, row.observation)
-    if claim is not None:
-        return _Row(row.observation + where, "no interval", claim.published_delta_pct, None, look)
-    if found is None or found.delta_pct is None:
-        return _Row(row.observation + where, row.status, None, None, look)
-    return _Row(row.observation + where, "", found.delta_pct, found.ci95, look)
-
-
-def _forest_row(ax: Axes, place: int, row: _Row, theme: Theme) -> None:
-    colour = {"zero": theme.zero, "observation": theme.after, "pooled": theme.ink, "next": theme.muted}[row.look]
-    if row.interval:
-        ax.plot([row.interval.low_pct, row.interval.high_pct], [place, place], color=colour,
-                linewidth=3.2 if row.look == "pooled" else 1.8, solid_capstyle="butt", zorder=2)  # fmt: skip
-    text = row.note
-    if row.estimate is not None:
-        marker = {"pooled": "D", "next": "|"}.get(row.look, "o")
-        _dots(ax, [row.estimate], [place], group=row.name, says=[f"{row.name}: {_signed(row.estimate, 3)} %"],
-              color=colour, marker=marker, s=60 if row.look == "pooled" else 34, linewidth=1.6 if marker == "|" else 0,
-              zorder=3)  # fmt: skip
-        text = f"{_signed(row.estimate)} %" + (f"   {row.note}" if row.note else "")
-        if row.interval:
-            text += f"   [{_signed(row.interval.low_pct)}, {_signed(row.interval.high_pct)}]"
-    ax.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=8.5,
-                color=theme.ink if row.estimate is not None else theme.muted)  # fmt: skip
-
-
-# --- pairs in run order ---------------------------------------------------------------------------------------------
-
-#: More observations than this are not drawn one by one; the caption says how many are left out.
-MAX_PANELS = 12
-
-
-def _order(record: Comparison, theme: Theme) -> Canvas:
-    names = series.order_panels(record)[:MAX_PANELS]
-    columns = min(3, len(names))
-    lines = -(-len(names) // columns)
-    canvas, axes = _canvas(1.5 + 1.35 * lines, lines, columns, sharey=True)
-    found = [p for p in series.pairs(record) if p.concurrency == record.primary_level]
-    for ax, name in zip(axes, names, strict=False):
-        _order_panel(ax, name, [p for p in found if p.observation == name], theme)
-    for ax in axes[len(names) :]:
-        ax.set_visible(False)
-    for ax in axes[::columns]:
-        ax.set_ylabel("change [%]")
-    axes[(lines - 1) * columns].set_xlabel("pair, in run order")
-    return canvas
-
-
-def _order_panel(ax: Axes, name: str, found: list[series.PairPoint], theme: Theme) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    colour = theme.zero if found and found[0].zero_change else theme.after
-    ax.axhline(0, color=theme.ink, linewidth=0.9, zorder=1)
-    ax.plot([p.index for p in found], [p.delta_pct for p in found], color=colour, linewidth=0.8, alpha=0.5, zorder=2)
-    for first, marker in ((True, "o"), (False, "D")):
-        some = [p for p in found if p.before_first is first]
-        _dots(ax, [p.index for p in some], [p.delta_pct for p in some], group=f"{name}/{marker}",
-              says=[f"{name}, pair {p.index}: {_signed(p.delta_pct, 3)} %" for p in some],
-              color=colour if first else theme.paper, edgecolor=colour, marker=marker, s=22, linewidth=1.2,
-              zorder=3)  # fmt: skip
-    ax.set_title(name + (" (zero change)" if found and found[0].zero_change else ""), fontsize=9, loc="left")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-    ax.margins(x=0.12, y=0.15)
-    _bare(ax, theme)
-
-
-# --- noise against claim --------------------------------------------------------------------------------------------
-
-
-def _noise(record: Comparison, theme: Theme) -> Canvas:
-    canvas, (ax,) = _canvas(3.4)
-    ax.axhline(0, color=theme.ink, linewidth=0.9, zorder=1)
-    found = series.pairs(record)
-    for i, c in enumerate(series.levels(record)):
-        for zero, shift, colour in ((True, -0.17, theme.zero), (False, 0.17, theme.after)):
-            some = [p for p in found if p.zero_change is zero and p.concurrency == c]
-            spread = series.spreads(len(some), 0.1)
-            _dots(ax, [i + shift + s for s in spread], [p.delta_pct for p in some], group=f"c={c}/{zero}",
-                  says=[f"{p.observation}, pair {p.index}: {_signed(p.delta_pct, 3)} %" for p in some],
-                  color=colour, s=16, alpha=0.75, linewidth=0, zorder=3)  # fmt: skip
-            if some:
-                mean = sum(p.delta_pct for p in some) / len(some)
-                ax.plot([i + shift - 0.14, i + shift + 0.14], [mean, mean], color=colour, linewidth=2, zorder=4)
-    _name_groups(ax, theme)
-    ax.set_xticks(range(len(series.levels(record))), [str(c) for c in series.levels(record)])
-    ax.set_xlabel("concurrency")
-    ax.set_ylabel("change of a pair [%]")
-    ax.margins(y=0.16)
-    _bare(ax, theme)
-    return canvas
-
-
-def _name_groups(ax: Axes, theme: Theme) -> None:
-    """Name both clouds once, left and right as they stand at each level."""
-    for x, text, colour in ((0.0, "left: nothing changed", theme.zero), (0.31, "right: before/after", theme.after)):
-        ax.annotate(text, (x, 1.02), xycoords="axes fraction", ha="left", va="bottom", fontsize=8.5, color=colour,
-                    fontweight="bold")  # fmt: skip
-
-
-# --- residency ------------------------------------------------------------------------------------------------------
-
-
-def _residency(record: Comparison, theme: Theme) -> Canvas:
-    from matplotlib.ticker import MaxNLocator
-
-    bars = series.family_bars(record)
-    canvas, (ax,) = _canvas(1.35 + 0.36 * len(bars))
-    for place, bar in enumerate(reversed(bars)):
-        colour = theme.after if bar.arm == "after" else theme.before
-        if bar.busy_ms is not None:
-            ax.barh(place, bar.busy_ms, color=colour, alpha=0.35, height=0.62, linewidth=0)
-        if bar.residency_ms is not None:
-            ax.barh(place, bar.residency_ms, color=colour, height=0.62, linewidth=0)
-        if bar.bound_ms is not None:
-            ax.plot([bar.bound_ms, bar.bound_ms], [place - 0.42, place + 0.42], color=theme.ink, linewidth=1.6)
-        reach = max(x for x in (bar.busy_ms, bar.residency_ms, bar.bound_ms, 0.0) if x is not None)
-        ax.annotate(bar.says, (reach, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
-    ax.set_yticks(range(len(bars)), [f"{bar.family}, {bar.arm}" for bar in reversed(bars)], color=theme.ink)
-    ax.set_xlabel("device time of one decode step [ms]")
-    longest = max([b.busy_ms or b.residency_ms or 0.0 for b in bars] + [1e-9])
-    _bare(ax, theme, grid="x")
-    ax.set_xlim(0, 1.9 * longest)
-    ax.set_xticks([x for x in MaxNLocator(5).tick_values(0, longest) if x <= 1.05 * longest])
-    return canvas

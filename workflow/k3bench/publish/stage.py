@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k3bench.errors import StoreError
-from k3bench.publish.figures import Figure, figures
+from k3bench.publish.figures import Figure
 from k3bench.publish.layers import lane_figures
 from k3bench.publish.markdown import pull_request, replaced_in
 from k3bench.publish.page import page
+from k3bench.publish.plots import figures
 from k3bench.publish.table import report
 from k3bench.records.comparison import Comparison
 from k3bench.store import CampaignFolder, read_bytes, read_record, write_atomic
