@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from k3bench.cluster import environment as loopback_cluster
 from k3bench.errors import RecipeError, StoreError
 from k3bench.recipe import load_recipe
 from k3bench.records.measurement import Allocation
@@ -34,6 +35,8 @@ def run_campaign(recipe: Path, *, profile: str, dry_run: bool, rest: tuple[str, 
     if not dry_run:
         _take_lock(name)
         _forget_failures(CampaignFolder(Path("results") / name))
+    if profile == "slurm":
+        os.environ.update(loopback_cluster())
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os.execv(sys.executable, command)
 

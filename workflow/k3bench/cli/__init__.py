@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from k3bench.cli import stages, tools
+from k3bench.cli import jobs, stages, tools
 from k3bench.errors import K3Error
 
 DESCRIPTION = "Is this change to Kimi K3 decode really faster, by how much, where, and why?"
@@ -43,11 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All verbs, in the order of the way of the data, then the tools."""
+    """All verbs, in the order of the way of the data, then those for jobs, then the tools."""
     found = argparse.ArgumentParser(
         prog="k3bench", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = found.add_subparsers(metavar="verb", required=True)
-    for add in (*stages.VERBS, *tools.VERBS):
+    for add in (*stages.VERBS, *jobs.VERBS, *tools.VERBS):
         add(verbs)
     return found

@@ -15,22 +15,13 @@ from k3bench.cluster.daemons import Cluster, missing_packages
 from k3bench.cluster.layout import Layout, default_folder
 from k3bench.errors import K3Error
 
-__all__ = ["Cluster", "Layout", "add_arguments", "environment", "missing_packages", "run"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `k3bench cluster`."""
-    parser.add_argument("action", choices=("up", "env", "down"), help="start it, print its environment, stop it")
-    parser.add_argument("--dir", type=Path, default=default_folder(), help="where it keeps everything (%(default)s)")
-    parser.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB, so that sacct works")
-    parser.add_argument("--racks", default="d157,d127", help="rack names (%(default)s)")
-    parser.add_argument("--nodes-per-rack", type=int, default=4, metavar="N", help="virtual nodes (%(default)s)")
-    parser.add_argument("--gpus-per-node", type=int, default=4, metavar="N", help="pretended GPUs (%(default)s)")
+__all__ = ["Cluster", "Layout", "environment", "missing_packages", "run"]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out `k3bench cluster ACTION`; returns the exit status."""
-    cluster = Cluster(arguments.dir)
+    folder = arguments.dir or default_folder()
+    cluster = Cluster(folder)
     if arguments.action == "up":
         layout = Layout(
             racks=tuple(arguments.racks.split(",")),
@@ -39,10 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
             accounting=arguments.accounting,
         )
         cluster.up(layout, say=print)
-        print(f'\nthis shell can use it after\n  eval "$(./k3 cluster env{_elsewhere(arguments.dir)})"')
+        print(f'\nthis shell can use it after\n  eval "$(./k3 cluster env{_elsewhere(folder)})"')
     elif arguments.action == "env":
         if not cluster.is_up():
-            raise K3Error("no loopback cluster runs here", where=str(arguments.dir), fix="start one: ./k3 cluster up")
+            raise K3Error("no loopback cluster runs here", where=str(folder), fix="start one: ./k3 cluster up")
         for name, value in cluster.environment().items():
             print(f"export {name}={shlex.quote(value)}")
     else:

@@ -78,6 +78,18 @@ def read_ledger(key: str, *, jobs: Path) -> Ledger:
     return _folder_of(key, jobs).ledger()
 
 
+def look(key: str, *, jobs: Path) -> tuple[Attempt | None, str]:
+    """The newest attempt of a key, and how it is: asked of its executor while it lives, read from the ledger after."""
+    folder = _folder_of(key, jobs)
+    last = folder.ledger().last
+    if last is None or not last.live:
+        return last, last.reason if last else ""
+    ended = folder.ended(last)
+    if ended is not None:
+        return last, f"{ended.state}, waiting for its head"
+    return last, backend_of(last.executor, 10.0).ask(folder, last).words
+
+
 def cancel(key: str, *, jobs: Path) -> Attempt | None:
     """End a key's live attempt as a person's decision: it is not resubmitted. Returns it, or None when none is live."""
     folder = _folder_of(key, jobs)

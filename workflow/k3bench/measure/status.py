@@ -1,0 +1,113 @@
+"""`k3bench status` and `k3bench cancel`: how far a campaign is, from any shell, and how to end what runs.
+
+In: a campaign folder and the ledgers of its jobs. Out: one row per allocation, in words. Nothing is changed by looking.
+Out of scope: results (`k3bench show`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from k3bench.errors import StoreError
+from k3bench.measure.allocation import AllocationSpec, accepted_block, load_spec
+from k3bench.measure.command import JOBS
+from k3bench.records.ledger import Attempt
+from k3bench.records.plan import Plan
+from k3bench.store import CampaignFolder, read_record
+from k3bench.submit import cancel, look
+
+WORDS = {"intended": "starting", "submitted": "submitted", "voided": "measured again"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One allocation as a person wants to see it."""
+
+    allocation: str
+    rack: str
+    blocks: str
+    state: str
+    job: str
+    ends_by: str
+    detail: str
+
+
+def rows(plan_path: Path, *, jobs: Path = JOBS) -> list[Row]:
+    """Every planned allocation, in the order of the plan."""
+    plan = read_record(plan_path, Plan)
+    names = [(o.id, o.rack, a.id) for o in plan.observations for a in o.allocations]
+    return [_row(plan_path.parent, observation, rack, name, jobs) for observation, rack, name in names]
+
+
+def _row(root: Path, observation: str, rack: str, name: str, jobs: Path) -> Row:
+    where = f"{observation}/{name}"
+    try:
+        spec = load_spec(root, observation, name)
+    except StoreError:
+        return Row(where, rack, "-", "waiting", "", "", "its builds are not made yet")
+    done = sum(accepted_block(spec, block) is not None for block in spec.blocks)
+    blocks = f"{done}/{len(spec.blocks)}"
+    attempt, words = look(spec.key, jobs=jobs)
+    if done == len(spec.blocks) and (attempt is None or not attempt.live):
+        return Row(where, rack, blocks, "done", _job(attempt), "", _points(spec, root))
+    if attempt is None:
+        return Row(where, rack, blocks, "waiting", "", "", "not submitted")
+    state = _state(attempt, words)
+    return Row(where, rack, blocks, state, _job(attempt), _ends_by(attempt), words or attempt.reason)
+
+
+def _state(attempt: Attempt, words: str) -> str:
+    if not attempt.live:
+        return WORDS.get(attempt.state, attempt.state)
+    upper = words.upper()
+    return next((s for s in ("pending", "running") if s.upper() in upper), WORDS[attempt.state])
+
+
+def _job(attempt: Attempt | None) -> str:
+    if attempt is None:
+        return ""
+    return attempt.job or (f"pid {attempt.process.pid}" if attempt.process else "")
+
+
+def _ends_by(attempt: Attempt) -> str:
+    """The latest end its time limit allows, by this host's clock; for a pending job, counted from its submission."""
+    if not attempt.live or attempt.submitted_at is None:
+        return ""
+    begun = datetime.fromisoformat(attempt.submitted_at)
+    return f"{begun + timedelta(minutes=attempt.time_limit_min):%H:%MZ}"
+
+
+def _points(spec: AllocationSpec, root: Path) -> str:
+    summary = CampaignFolder(root).allocation(spec.observation.id, spec.allocation)
+    return "" if summary.exists() else "its summary is not written yet"
+
+
+def table(found: list[Row]) -> str:
+    """Rows as aligned text, with a line of sums."""
+    head = ("allocation", "rack", "blocks", "state", "job", "ends by", "detail")
+    cells = [head, *((r.allocation, r.rack, r.blocks, r.state, r.job, r.ends_by, _one_line(r.detail)) for r in found)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    states = [r.state for r in found]
+    sums = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], "", f"{len(found)} allocations: {sums}"])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:100]
+
+
+def cancel_all(plan_path: Path, *, jobs: Path = JOBS) -> list[str]:
+    """End every live job of the campaign; none is submitted again until the campaign is started again."""
+    plan, ended = read_record(plan_path, Plan), []
+    for observation in plan.observations:
+        for allocation in observation.allocations:
+            try:
+                spec = load_spec(plan_path.parent, observation.id, allocation.id)
+            except StoreError:
+                continue
+            if (attempt := cancel(spec.key, jobs=jobs)) is not None:
+                ended.append(f"{observation.id}/{allocation.id} ({_job(attempt)})")
+    return ended
