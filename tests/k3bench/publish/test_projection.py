@@ -13,7 +13,8 @@ from residency_of import residency
 from synthetic import CASES, Spec, make, write
 
 from k3bench.publish.gather import gather
-from k3bench.publish.projection import Campaign, Point, Projected, project, safe_key
+from k3bench.publish.projected import Campaign, Point, Projected, safe_key
+from k3bench.publish.projection import project
 from k3bench.records.comparison import Comparison
 from k3bench.store import CampaignFolder, read_record, write_record
 

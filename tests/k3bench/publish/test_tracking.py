@@ -21,7 +21,7 @@ from synthetic import Spec, make, write
 
 from k3bench.errors import TrackingError
 from k3bench.publish.lock import single_writer
-from k3bench.publish.projection import Point, Projected
+from k3bench.publish.projected import Point, Projected
 from k3bench.publish.stage import publish
 from k3bench.publish.target import target_for
 from k3bench.publish.track import check, rebuild, track, wanted

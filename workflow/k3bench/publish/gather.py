@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from k3bench.evidence import Evidence, read_evidence
-from k3bench.publish.projection import Campaign
+from k3bench.publish.projected import Campaign
 from k3bench.records.comparison import Comparison
 from k3bench.records.measurement import Measurement
 from k3bench.records.reported import Reported

@@ -16,7 +16,8 @@ from k3bench.publish import tracking, views
 from k3bench.publish.gather import gather
 from k3bench.publish.layers import lane_figures
 from k3bench.publish.markdown import mlflow_note
-from k3bench.publish.projection import Projected, project
+from k3bench.publish.projected import Projected
+from k3bench.publish.projection import project
 from k3bench.publish.stage import records_of, render
 from k3bench.publish.table import report
 from k3bench.publish.target import Target, target_for

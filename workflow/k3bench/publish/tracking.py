@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from k3bench.errors import TrackingError
 from k3bench.publish.lock import single_writer
-from k3bench.publish.projection import Projected
+from k3bench.publish.projected import Projected
 from k3bench.publish.target import Target, without_password
 
 if TYPE_CHECKING:
