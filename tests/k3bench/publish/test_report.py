@@ -55,7 +55,7 @@ def test_contradicting_observations_get_no_pooled_number() -> None:
     row = next(line for line in part(record, "TPOT by concurrency").split("\n") if line.startswith("| 1 |"))
     assert "| – | – |" in row
     assert "**disagreement** (primary)" in row
-    assert re.search(r"obs1 −\d.*obs2 −\d.*obs3 \+\d", section(record).split("\n")[3])
+    assert re.search(r"`obs1` −\d.*`obs2` −\d.*`obs3` \+\d", section(record).split("\n")[3])
 
 
 def test_one_rack_is_called_unreplicated() -> None:

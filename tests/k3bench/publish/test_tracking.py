@@ -161,27 +161,51 @@ def test_reports_and_records_are_artifacts(campaign: Path) -> None:
 # --- killed ---------------------------------------------------------------------------------------------------------
 
 
-def killed_syncs(campaign: Path, times: int) -> int:
-    """Start syncs and kill each at a random moment; returns how many died of it."""
-    chance, died = random.Random(17103), 0
+#: Says when everything is loaded, so that a kill hits the writing and not Python's imports.
+READY_SYNC = (
+    "import os; from k3bench.publish.tracking import ENVIRONMENT; os.environ.update(ENVIRONMENT);"
+    "import mlflow, mlflow.store.tracking.sqlalchemy_store; print('ready', flush=True);" + SYNC
+)
+
+
+def begun_sync(campaign: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", READY_SYNC, str(campaign)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def seconds_of_a_sync(campaign: Path, copy: Path) -> float:
+    """How long a whole sync takes here and now, on a copy."""
+    shutil.copytree(campaign.parent.parent, copy)
+    process = begun_sync(copy / campaign.parent.name / campaign.name)
+    began = time.monotonic()
+    assert process.wait(300) == 0
+    return time.monotonic() - began
+
+
+def killed_syncs(campaign: Path, times: int, seconds: float) -> tuple[int, int]:
+    """Start syncs and kill each at a random moment of its writing. Returns how many died, how many left a run open."""
+    chance, died, half = random.Random(17103), 0, 0
     for _ in range(times):
-        process = subprocess.Popen([sys.executable, "-c", SYNC, str(campaign)], stdout=subprocess.DEVNULL)
+        process = begun_sync(campaign)
         try:
-            process.wait(chance.uniform(1.5, 6.0))
+            process.wait(chance.uniform(0.1, 1.0) * seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             died += 1
-    return died
+        half += ("RUNNING",) in rows(campaign, "select status from runs")
+    return died, half
 
 
 @pytest.mark.parametrize("times", [5, pytest.param(25, marks=pytest.mark.all_faults)])
-def test_killed_syncs_leave_nothing_doubled(campaign: Path, times: int) -> None:
+def test_killed_syncs_leave_nothing_doubled(campaign: Path, tmp_path: Path, times: int) -> None:
     """Syncs killed at random, then one left alone: one finished run a key, every history equal to the files."""
-    died = killed_syncs(campaign, times)
+    died, half = killed_syncs(campaign, times, seconds_of_a_sync(campaign, tmp_path / "copy"))
     track(campaign, records=campaign.parent)
     in_line(campaign)
-    print(f"{times} syncs, {died} killed, {len(statuses(campaign))} runs, 0 doubled")
+    print(f"{times} syncs, {died} killed, {half} left a run open, {len(statuses(campaign))} runs, 0 doubled")
 
 
 def test_several_syncs_at_once_make_each_run_once(fresh: Path) -> None:
