@@ -261,6 +261,27 @@ def test_points_that_the_plan_does_not_know_are_refused() -> None:
         campaign(of, [*twice, twice[0]])
 
 
+def test_a_zero_change_point_cannot_pass_for_a_real_one() -> None:
+    """A record that says zero change where the plan says change is not this plan's."""
+    of = plan()
+    rows = points(of, noisy())
+    rows[0] = rows[0].model_copy(update={"zero_change": True})
+    with pytest.raises(StatisticsError, match="did not draw"):
+        campaign(of, rows)
+
+
+def test_a_run_without_the_deciding_metric_drops_its_pair() -> None:
+    """A valid record that holds no TPOT is said to, not skipped."""
+    of = plan(levels=(1,))
+    rows = points(of, noisy())
+    rows[0] = rows[0].model_copy(update={"metrics": {"ttft_median_ms": 30.0}})
+    row = campaign(of, rows).observations[0]
+    assert [d.reason for d in row.dropped_pairs] == [
+        "no tpot_median_ms: the record holds no value of the metric that decides"
+    ]
+    assert row.levels[0].n_pairs == 7
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0])
 def test_an_impossible_value_names_its_record(bad: float) -> None:
     """Zero and negative times never reach a logarithm."""

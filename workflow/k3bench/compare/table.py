@@ -65,7 +65,7 @@ def run_table(plan: Plan, points: Iterable[Measurement], blocks: Sequence[Block]
     after[~planned] = np.broadcast_to(np.arange(width) % 2 == 1, after.shape)[~planned]
     if placed:
         measured[tuple(np.array(list(placed)).T)] = True
-    invalid = _invalid(placed, blocks, observations)
+    invalid = _invalid(placed, blocks, plan.recipe.primary_metric)
     metrics = tuple(m for m in METRICS if any(m in p.metrics for p in placed.values())) or (plan.recipe.primary_metric,)
     values = _values(placed, invalid, metrics, shape)
     return RunTable(plan, metrics, levels, observations, values, after, planned, measured, invalid, placed)
@@ -80,7 +80,8 @@ def _place_all(plan: Plan, points: Iterable[Measurement], levels: tuple[int, ...
         name = point.name
         index, numbers = at.get(point.observation, (None, {}))
         block = numbers.get(name.block)
-        if index is None or block is None or name.level not in level_at or block[1] != point.order:
+        drawn = block is not None and name.level in level_at and block[1] == point.order
+        if index is None or block is None or not drawn or point.zero_change != plan.observations[index].zero_change:
             raise StatisticsError(
                 "a measurement that this plan did not draw",
                 where=point.id,
@@ -97,9 +98,7 @@ def _place_all(plan: Plan, points: Iterable[Measurement], levels: tuple[int, ...
     return placed
 
 
-def _invalid(
-    placed: Mapping[Place, Measurement], blocks: Sequence[Block], observations: Sequence[PlannedObservation]
-) -> dict[Place, str]:
+def _invalid(placed: Mapping[Place, Measurement], blocks: Sequence[Block], primary: str) -> dict[Place, str]:
     """Runs that broke a criterion written before the data, or whose block did; the reason names it."""
     void = {(b.observation, b.block): _first_failure(b.checks) for b in blocks if not b.valid}
     reasons = {}
@@ -109,6 +108,8 @@ def _invalid(
             reasons[place] = f"block {point.name.block}: {reason}"
         elif not point.valid:
             reasons[place] = _first_failure(point.checks)
+        elif primary not in point.metrics:
+            reasons[place] = f"no {primary}: the record holds no value of the metric that decides"
     return reasons
 
 
