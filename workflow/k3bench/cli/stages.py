@@ -10,6 +10,7 @@ from k3bench.cli.verb import Verbs, add_verb
 from k3bench.errors import RecordError
 
 if TYPE_CHECKING:
+    from k3bench.records.recipe import Recipe
     from k3bench.records.residency import Collected
 
 
@@ -42,10 +43,19 @@ def _add_plan(verbs: Verbs) -> None:
         "Resolve a recipe into a plan: what runs where, in which drawn order, for how long.",
         "k3bench plan recipes/laptop.yaml",
         "k3bench plan recipes/laptop.yaml --out results/laptop/plan.json",
+        "k3bench plan recipes/laptop.yaml --detect 2% --tpot-ms 13.2     what finding 2 % takes, and the cheapest way",
     )
     verb.add_argument("recipe", type=Path)
     verb.add_argument("--out", type=Path, help="also write the plan record here")
+    verb.add_argument("--detect", type=_percent, metavar="EFFECT", help="blocks and cost to find an effect, e.g. 2%%")
+    verb.add_argument("--tpot-ms", type=float, help="how long a token takes, if results/<recipe> has no comparison")
+    verb.add_argument("--start-s", type=float, help="seconds from submission to the first request of a start")
     verb.set_defaults(run=_plan)
+
+
+def _percent(text: str) -> float:
+    """`2%` or `2`."""
+    return float(text.strip().removesuffix("%"))
 
 
 def _plan(args: argparse.Namespace) -> None:
@@ -55,9 +65,27 @@ def _plan(args: argparse.Namespace) -> None:
 
     plan = make_plan(load_recipe(args.recipe))
     print(describe(plan))
+    if args.detect is not None:
+        print(f"\n{_detection(args, plan.recipe)}")
     if args.out:
         write_record(args.out, plan)
         print(f"written: {args.out}")
+
+
+def _detection(args: argparse.Namespace, recipe: Recipe) -> str:
+    """From what was measured under this recipe's name where there is such, else from what the arguments say."""
+    from k3bench.compare.detect import describe, detect, run_length
+    from k3bench.records.comparison import Comparison
+    from k3bench.records.noise import Noise
+    from k3bench.store import CampaignFolder, read_record
+
+    folder = CampaignFolder(Path("results") / recipe.name)
+    noise = read_record(folder.noise, Noise) if folder.noise.exists() else None
+    tpot = args.tpot_ms
+    if tpot is None and folder.comparison.exists():
+        levels = read_record(folder.comparison, Comparison).levels
+        tpot = {level.concurrency: level.before_median for level in levels if level.before_median} or None
+    return describe(detect(recipe, args.detect, run_length(recipe, tpot_ms=tpot, start_s=args.start_s), noise=noise))
 
 
 def _add_build(verbs: Verbs) -> None:

@@ -133,4 +133,23 @@ def _selfcheck(args: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
-VERBS = (_add_show, _add_ui, _add_import, _add_selfcheck, _add_schemas, _add_test)
+def _add_check_pr(verbs: Verbs) -> None:
+    verb = add_verb(
+        verbs,
+        "check-pr",
+        "Hold a pull request's tables against themselves: what holds, what does not follow, what is missing.",
+        "k3bench check-pr description.md",
+        "k3bench check-pr figures.json",
+    )
+    verb.add_argument("file", type=Path, help="Markdown or JSON")
+    verb.set_defaults(run=_check_pr)
+
+
+def _check_pr(args: argparse.Namespace) -> None:
+    from k3bench.compare.check_pr import check_pr, describe
+    from k3bench.store import read_bytes
+
+    print(describe(check_pr(read_bytes(args.file).decode("utf-8", errors="replace"), where=str(args.file))))
+
+
+VERBS = (_add_show, _add_ui, _add_import, _add_check_pr, _add_selfcheck, _add_schemas, _add_test)
