@@ -19,12 +19,13 @@ import pytest
 import torch
 from aiohttp.test_utils import TestClient, TestServer
 
+from k3model.asked import text_tokens, token_text
 from k3model.capture import Decode
 from k3model.config import preset
 from k3model.decode import K3, build
 from k3model.policy import policy
 from k3model.scheduler import Emitted, Job, Scheduler
-from k3model.server import Served, text_tokens, token_text
+from k3model.server import Served
 
 PROMPTS = ((1, 2, 3, 4), (9, 8, 7, 6, 5), (100, 200, 300, 400), (5, 5, 5))
 LENGTHS = (12, 5, 9, 17)
