@@ -92,10 +92,11 @@ def _wound_value(text: str, draw: random.Random) -> str:
 
 
 def _spots(value: Any) -> Any:
-    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value) if value else ()):
+    if not isinstance(value, dict | list):
+        return
+    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
         yield value, key
-        if isinstance(inner, dict | list):
-            yield from _spots(inner)
+        yield from _spots(inner)
 
 
 def _wound_text(text: str, draw: random.Random) -> str:

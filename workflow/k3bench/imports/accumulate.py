@@ -113,11 +113,10 @@ def _is(run: ReportedRun, one: Incoming) -> bool:
 
 
 def _run(one: Incoming, others: Sequence[ReportedRun]) -> ReportedRun:
-    reading, place, facts = one.reading, one.place, one.reading.facts
-    refuse_other_arm(facts.arm, place.arm, one.file.name)
+    place = one.place
+    refuse_other_arm(one.reading.facts.arm, place.arm, one.file.name)
     level = _level(one)
-    metrics, missing = reading.usable()
-    remark = other_arm_in_name(one.path, place.arm)
+    metrics, missing = one.reading.usable()
     return ReportedRun(
         observation=place.observation,
         arm=place.arm,
@@ -126,25 +125,31 @@ def _run(one: Incoming, others: Sequence[ReportedRun]) -> ReportedRun:
         position=None,
         metrics=metrics,
         missing=missing,
-        imported=Imported(
-            file=one.file.name,
-            digest=one.file.digest,
-            entry=one.entry,
-            format=reading.format,
-            tool=reading.tool,
-            run=place.run or _next_run(place, level, others),
-            started_s=facts.started_s,
-            model=facts.model,
-            rack=facts.rack,
-            build=facts.build,
-            isl_tokens=facts.isl_tokens,
-            osl_tokens=facts.osl_tokens,
-            stream_interval=facts.stream_interval,
-            token_source=facts.token_source,
-            simulated=facts.simulated,
-            valid=reading.valid,
-            flags=(*reading.flags, *([remark] if remark else [])),
-        ),
+        imported=_imported(one, place.run or _next_run(place, level, others)),
+    )
+
+
+def _imported(one: Incoming, number: int) -> Imported:
+    reading, facts = one.reading, one.reading.facts
+    remark = other_arm_in_name(one.path, one.place.arm)
+    return Imported(
+        file=one.file.name,
+        digest=one.file.digest,
+        entry=one.entry,
+        format=reading.format,
+        tool=reading.tool,
+        run=number,
+        started_s=facts.started_s,
+        model=facts.model,
+        rack=facts.rack,
+        build=facts.build,
+        isl_tokens=facts.isl_tokens,
+        osl_tokens=facts.osl_tokens,
+        stream_interval=facts.stream_interval,
+        token_source=facts.token_source,
+        simulated=facts.simulated,
+        valid=reading.valid,
+        flags=(*reading.flags, *([remark] if remark else [])),
     )
 
 

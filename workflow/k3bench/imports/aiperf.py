@@ -101,32 +101,21 @@ def _in_ms(value: float, fields: Fields, unit_path: str) -> float:
 
 def read_records(name: str, entry: Format, lines: Sequence[Fields]) -> Reading:
     """All record lines of one run. Warm-up requests are in the same file and are left out."""
-    counted = [line for line in lines if line.text("metadata/benchmark_phase") == "profiling"]
     where = lines[0].where.rpartition(" line ")[0] or lines[0].where
+    counted = [line for line in lines if line.text("metadata/benchmark_phase") == "profiling"]
     if not counted:
-        raise RecordError(
-            "no request of the profiling phase",
-            where=f"{where}: metadata/benchmark_phase",
-            fix="run the benchmark again",
-        )
+        place = f"{where}: metadata/benchmark_phase"
+        raise RecordError("no request of the profiling phase", where=place, fix="run it again")
     shown = _cut_off([(line, _shown(line)) for line in counted])
     wanted = {w for line in counted if (w := _wanted(line)) is not None}
     judged = judge(shown, where=where, osl_tokens=wanted.pop() if len(wanted) == 1 else None, planned=len(shown))
-    usage = all(line.get("metrics/usage_completion_tokens") is not None for line in counted if not _error(line))
     most, mean = in_flight(shown)
-    level = level_from(most, mean)
-    facts = Facts(
-        level=level,
-        isl_tokens=same_length([s.prompt_tokens for s in shown if s.prompt_tokens is not None], where),
-        token_source="usage" if usage else entry.token_source,
-        started_s=(finite(counted[0].get("metadata/request_start_ns") or 0, where)) / 1e9 or None,
-    )
-    warm_up = len(lines) - len(counted)
+    level, warm_up = level_from(most, mean), len(lines) - len(counted)
     return assemble(
         name,
         entry,
         Fields(counted[0].value, where),
-        facts,
+        _record_facts(entry, counted, shown, level, where),
         metrics={},
         notes={},
         totals=Totals(),
@@ -135,6 +124,18 @@ def read_records(name: str, entry: Format, lines: Sequence[Fields]) -> Reading:
             f"{warm_up} requests of other phases (warm-up) left out" if warm_up else None,
             f"level {level} is read from the requests in flight (mean {mean:.2f})" if level else None,
         ),
+    )
+
+
+def _record_facts(
+    entry: Format, counted: Sequence[Fields], shown: Sequence[Shown], level: int | None, where: str
+) -> Facts:
+    usage = all(line.get("metrics/usage_completion_tokens") is not None for line in counted if not _error(line))
+    return Facts(
+        level=level,
+        isl_tokens=same_length([s.prompt_tokens for s in shown if s.prompt_tokens is not None], where),
+        token_source="usage" if usage else entry.token_source,
+        started_s=(finite(counted[0].get("metadata/request_start_ns") or 0, where)) / 1e9 or None,
     )
 
 

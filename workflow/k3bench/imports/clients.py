@@ -29,13 +29,7 @@ def read_client(name: str, entry: Format, fields: Fields) -> Reading:
     _refuse_claimed_tokens(fields, entry)
     metrics, notes = summary(fields, entry)
     judged, checks = _requests(fields, facts)
-    accepted = number(fields, entry.facts, "accept_length")
-    missing = {}
-    if accepted is not None and accepted > 1:
-        metrics.pop("itl_median_ms", None)
-        if judged:
-            judged.metrics.pop("itl_median_ms", None)
-        missing["itl_median_ms"] = f"{accepted:g} tokens are accepted a step: chunk gaps are no times per token"
+    missing = _without_itl(number(fields, entry.facts, "accept_length"), metrics, judged)
     return assemble(
         name,
         entry,
@@ -53,6 +47,15 @@ def read_client(name: str, entry: Format, fields: Fields) -> Reading:
         checks=checks,
         remarks=(_rate_remark(rate), _retokenised_remark(fields, entry)),
     )
+
+
+def _without_itl(accepted: float | None, metrics: dict[str, float], judged: Judged | None) -> dict[str, str]:
+    """Under speculative decoding a chunk holds what was accepted: its gap is no interval of anything."""
+    if accepted is None or accepted <= 1:
+        return {}
+    for found in (metrics, judged.metrics if judged else {}):
+        found.pop("itl_median_ms", None)
+    return {"itl_median_ms": f"{accepted:g} tokens are accepted a step: chunk gaps are no times per token"}
 
 
 def _rate_remark(rate: float | None) -> str | None:

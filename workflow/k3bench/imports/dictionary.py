@@ -34,6 +34,8 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "tok/s": ("tok/s", 1.0),
     "tokens/sec": ("tok/s", 1.0),
 }
+#: ms and tokens/s of anything that was ever measured lie between these.
+MIN_VALUE, MAX_VALUE = 1e-9, 1e12
 
 
 class Definition(Model):
@@ -145,6 +147,8 @@ def convert(value: float, unit: str, where: str) -> tuple[str, float]:
         known = ", ".join(UNITS)
         raise RecordError(f"unit {unit[:40]!r} is not known", where=where, fix=f"known units: {known}")
     ours, factor = UNITS[unit]
+    if value and not MIN_VALUE <= abs(value * factor) <= MAX_VALUE:
+        raise RecordError(f"{value:g} {unit} is no measured value", where=where, fix="restore the file")
     return ours, value * factor
 
 

@@ -125,15 +125,13 @@ def assemble(
     facts = counted(facts)
     refuse_empty(facts, fields.where)
     found = {**metrics, **(judged.metrics if judged else {})}
-    kept = {k: v for k, v in notes.items() if not (judged and k in judged.metrics)}
     facts = _filled(facts, found, judged)
     all_checks = _merged(
         [*checks, *(judged.checks if judged else ()), *_agrees(metrics, judged)],
         [*summary_checks(facts, found, totals)],
     )
-    found = {k: v for k, v in found.items() if v > 0}
-    if "tpot_median_ms" in found:
-        found["tps_user"] = 1000.0 / found["tpot_median_ms"]
+    found = _usable(found)
+    kept = {k: v for k, v in notes.items() if not (judged and k in judged.metrics)}
     gone = {k: _why(k, fields, entry, metrics, found) for k in dictionary().ours if k not in found}
     reading = Reading(
         format=name,
@@ -145,9 +143,21 @@ def assemble(
         notes=kept,
         checks=tuple(all_checks),
     )
+    return reading.remarked(*remarks, *_remarks(facts, found, kept))
+
+
+def _usable(found: Mapping[str, float]) -> dict[str, float]:
+    """What may be a number at all, and the restatement of the headline that our metrics carry."""
+    usable = {k: v for k, v in found.items() if v > 0}
+    if HEADLINE in usable:
+        usable["tps_user"] = 1000.0 / usable[HEADLINE]
+    return usable
+
+
+def _remarks(facts: Facts, found: Mapping[str, float], notes: Mapping[str, str]) -> tuple[str | None, ...]:
+    near = f"{HEADLINE} is near ours: {notes[HEADLINE]}" if HEADLINE in notes else None
     nameless = None if facts.model else "the file names no model"
-    near = f"{HEADLINE} is near ours: {kept[HEADLINE]}" if HEADLINE in kept else None
-    return reading.remarked(*remarks, near, nameless, _chunk_remark(facts, found), dispersion(found))
+    return near, nameless, _chunk_remark(facts, found), dispersion(found)
 
 
 def _filled(facts: Facts, found: Mapping[str, float], judged: Judged | None) -> Facts:

@@ -24,6 +24,8 @@ from k3bench.validity import CHECK_OF, Criteria, Fault, request_faults
 MAX_FIRST_GAP_FACTOR = 5.0
 #: Longer than any request: seconds that were milliseconds, or garbage.
 MAX_REQUEST_S = 1e6
+#: No server holds back more tokens than this.
+MAX_CHUNK_TOKENS = 1e6
 #: A slot's next request may start a little before the last stamp of the one before it.
 SLOT_SHARE = 0.99
 #: No foreign file shows how a stream ended; the gate's words about it are not evidence.
@@ -134,7 +136,7 @@ def chunk_tokens(shown: Sequence[Shown]) -> int | None:
 
 def whole_ratio(gap: float, pace: float) -> int | None:
     """gap / pace as a whole number of tokens, if it is within 5 % of one."""
-    if not (gap > 0 and pace > 0):
+    if not (gap > 0 and pace > 0) or gap / pace > MAX_CHUNK_TOKENS:
         return None
     nearest = round(gap / pace)
     return nearest if nearest >= 1 and abs(gap / pace / nearest - 1) <= 0.05 else None
