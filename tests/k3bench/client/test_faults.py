@@ -23,6 +23,7 @@ SILENT = ("answers_nothing", "stalls")
 #: fault -> (API, the check that must break, the kind of fault each bad request must have)
 CAUGHT = {
     "http500": ("completions", "every_request_answered", "http_status"),
+    "redirects": ("completions", "every_request_answered", "http_status"),
     "tcp_abort": ("completions", "every_request_answered", "failed"),
     "answers_nothing": ("completions", "every_request_answered", "failed"),
     "stalls": ("completions", "every_request_answered", "failed"),

@@ -144,7 +144,7 @@ async def read_answer(session: aiohttp.ClientSession, target: Target, body: byte
     try:
         async with (
             asyncio.timeout(target.limit_s),
-            session.post(target.url, data=body, headers=headers, timeout=connect) as response,
+            session.post(target.url, data=body, headers=headers, timeout=connect, allow_redirects=False) as response,
         ):
             recording.status = response.status
             if response.status != 200:

@@ -37,6 +37,10 @@ class FaultyServer(ReferenceServer):
     async def http500(self, request: web.Request, ask: Ask) -> web.StreamResponse:
         return web.json_response({"error": {"message": "out of memory"}}, status=500)
 
+    async def redirects(self, request: web.Request, ask: Ask) -> web.StreamResponse:
+        """To another host, say: what would be measured is not what was asked for."""
+        return web.Response(status=307, headers={"Location": str(request.url)})
+
     async def tcp_abort(self, request: web.Request, ask: Ask) -> web.StreamResponse:
         request.transport.abort()
         return web.Response()
