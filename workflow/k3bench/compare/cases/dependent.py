@@ -5,6 +5,7 @@ In: rows of runs with more than one metric, or columns of equal length. Out: a t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,41 +65,41 @@ def _groups(table: Mapping[str, list[Any]], n: int) -> Ints:
 
 
 def _named(asked: Mapping[str, Any], names: list[str], logs: Floats, groups: Ints, context: str = "") -> Tree:
-    corr = witnesses.correlations(witnesses.residuals(logs, groups))
     tree: Tree = {}
     for key, value in asked.items():
         if isinstance(value, Mapping):
             tree[key] = _named(value, names, logs, groups, f"{context} {key}")
         else:
-            tree[key] = _quantity(f"{context} {key}".lower(), key.lower(), names, logs, corr)
+            tree[key] = _quantity(f"{context} {key}".lower(), key.lower(), names, logs, groups)
     return tree
 
 
-def _quantity(context: str, key: str, names: list[str], logs: Floats, corr: Floats) -> Any:
-    """One number by what its name contains: effective, eigenvalues, matrix, or a statistic of two named metrics."""
+#: Words in a path and the statistic of two metrics they ask for, the first that fits.
+_STATISTICS = (
+    (r"\bcv|_cv|cv_", "cv"),
+    (r"r2|r_squared|rsq|r\^2", "r2"),
+    (r"corr|\br\b", "r"),
+    (r"kind", "kind"),
+    (r"ratio|factor|over|mean|product|times|multiple", "factor"),
+)
+
+
+def _quantity(context: str, key: str, names: list[str], logs: Floats, groups: Ints) -> Any:
+    """One number by what its path contains: effective, eigenvalues, matrix, or a statistic of two named metrics."""
+    corr = witnesses.correlations(witnesses.residuals(logs, groups))
     if "effective" in key or "eff_n" in key or key in ("n_eff", "m_eff"):
         return witnesses.effective_number(corr)
     if "eigen" in key:
         return sorted(np.linalg.eigvalsh(corr).tolist(), reverse=True)
-    if "matrix" in key:
-        return corr.tolist()
+    if re.search(r"restat|dependent|duplicate", key):
+        return [names[r.metric] for r in witnesses.restated(logs, groups)]
     two = _two_metrics(context, names)
     if two is None:
-        return None
+        return corr.tolist() if re.search(r"matrix|corr", key) else None
     x, y = two
     kind, factor, cv = witnesses.exact_factor(logs[x], logs[y])
-    answers = {
-        "cv": cv,
-        "r2": float(corr[x, y] ** 2),
-        "r_squared": float(corr[x, y] ** 2),
-        "corr": float(corr[x, y]),
-        "ratio": factor,
-        "factor": factor,
-        "product": factor,
-        "mean": factor,
-        "kind": kind,
-    }
-    return next((answers[word] for word in answers if word in key), float(corr[x, y]) if key == "r" else None)
+    answers = {"cv": cv, "r2": float(corr[x, y] ** 2), "r": float(corr[x, y]), "kind": kind, "factor": factor}
+    return next((answers[statistic] for pattern, statistic in _STATISTICS if re.search(pattern, context)), None)
 
 
 def _two_metrics(context: str, names: list[str]) -> tuple[int, int] | None:
