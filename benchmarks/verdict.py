@@ -296,9 +296,9 @@ def _cost(bench: Bench, sd: float, effect: float) -> Iterator[dict[str, Any]]:
         "effect_pct": 100 * effect, "rule": "(a) range of m zero-change means of n runs, n against n", "runs": runs,
         "gpu_h": seed_h, "note": f"n={n}, m={m}: false calls {100 * false:.1f} %, power {100 * power:.1f} %",
     }  # fmt: skip
-    ours = [(k, b) for k in (1, 2, 3, 4) if (b := blocks_for(Design.of_runs(k, sd), effect)) is not None]
-    k, b = min(ours, key=lambda kb: (kb[0] * kb[1] if kb[0] > 1 else math.inf, kb[0]))
-    b, power = _until_power(bench, k, b, sd, effect)
+    planned = [(k, blocks_for(Design.of_runs(k, sd), effect)) for k in (2, 3, 4)]
+    tried = [(k, *_until_power(bench, k, blocks, sd, effect)) for k, blocks in planned if blocks is not None]
+    k, b, power = min(tried, key=lambda design: design[0] * design[1])
     note = f"{k} observations x {b} blocks: power {100 * power:.1f} % (heavy tails and drift included)"
     restart_h, process_h = (4 * k * b * full * GPUS / 3600, (k * START_S + 4 * k * b * load) * GPUS / 3600)
     ours_h = {"(b) ours, a server start a run": restart_h, "(c) ours, both graphs in a process": process_h}
