@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import yaml
 from k3bench.cli import main
 from k3bench.recipe import load_recipe
 from k3bench.records.measurement import Measurement
-from k3bench.records.recipe import Recipe
+from k3bench.records.recipe import Recipe, Validity
 from k3bench.store import read_record
+from k3bench.validity import Criteria, check_requests
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,3 +61,14 @@ def test_the_recipe_for_the_laptop_serves_the_levels_and_the_interval_of_the_pul
     assert (served.workload.levels, served.workload.stream_interval) == (laptop.workload.levels, 10)
     assert served.arms.before.policy == laptop.arms.before.policy
     assert laptop.engine.name == "k3model"
+
+
+def test_the_recipe_in_the_documentation_is_one(tmp_path: Path) -> None:
+    """And its list of checks is the list that a point bears."""
+    text = (ROOT / "docs" / "served.md").read_text()
+    recipe = text.split("```yaml\n")[1].split("```")[0]
+    path = tmp_path / "my-change.yaml"
+    path.write_text(recipe)
+    assert load_recipe(path).engine.name == "openai"
+    checks = check_requests([], Criteria(2, 1, Validity()), planned=0, concurrency=1)
+    assert {c.name for c in checks} <= set(re.findall(r"`(\w+)`", text.split("## What a point needs")[1]))
