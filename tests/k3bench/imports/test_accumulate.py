@@ -75,6 +75,28 @@ def test_the_clocks_of_the_files_give_the_order_inside_a_pair(tmp_path: Path) ->
     assert "before is taken as first" in found.source.note
 
 
+def test_runs_numbered_through_are_pairs_of_neighbours_in_the_declared_order(tmp_path: Path) -> None:
+    """1 before, 2 after, 3 after, 4 before: the numbers are the order, and (1, 2), (3, 4) are the pairs."""
+    for n, arm in enumerate(["before", "after", "after", "before"], 1):
+        path = write(tmp_path / f"{n}.json", [sglang(streams(10 + n / 10))])
+        found = add(tmp_path / "x", f"r1.{arm}.{n}", path)
+    assert [(r.arm, r.pair, r.position) for r in found.runs] == [
+        ("before", 0, 1),
+        ("after", 0, 2),
+        ("after", 1, 3),
+        ("before", 1, 4),
+    ]
+    assert "partner" not in found.source.note
+    assert "taken as first" not in found.source.note
+
+
+def test_clocks_that_contradict_the_declared_order_are_named(tmp_path: Path) -> None:
+    """Numbered as if before had run first; the files say otherwise."""
+    for n, arm, at_s in ((1, "before", 500), (2, "after", 100)):
+        found = add(tmp_path / "x", f"r1.{arm}.{n}", write(tmp_path / f"{n}.json", vllm(streams(10.0 + n), at_s=at_s)))
+    assert "clocks contradict the declared order: r1.before.1 c=8" in found.source.note
+
+
 def test_pairs_that_were_not_side_by_side_are_named(tmp_path: Path) -> None:
     """Four before and then four after: drift is in the difference."""
     for at, (arm, n) in enumerate([("before", 1), ("before", 2), ("after", 1), ("after", 2)]):

@@ -70,6 +70,17 @@ def test_several_accepted_tokens_a_step_make_itl_unusable(tmp_path: Path) -> Non
         assert found["tpot_median_ms"] == pytest.approx(10.0, rel=1e-3)
 
 
+def test_chunks_of_changing_size_are_a_stream_without_an_interval(tmp_path: Path) -> None:
+    """Accepted tokens differ from step to step: no interval is claimed, and no stream is called broken for it."""
+    sizes = [2, 3] * 8 + [2, 5, 2, 6, 2, 6]
+    assert sum(sizes) == 63
+    found = shown(
+        tmp_path, vllm(streams(), itls=[[n * s.tpot_s for n in sizes] for s in streams()], median_itl_ms=25.0)
+    )
+    assert found["flags"] == []
+    assert found["valid"] == 1
+
+
 def test_a_whole_answer_held_back_is_no_stream(tmp_path: Path) -> None:
     """sglang#36272: text that the server buffers comes as one giant chunk, and its pace is nobody's."""
     assert "chunks_even: 16 giant_chunk" in flags(tmp_path, vllm(some({"interval": 64})))

@@ -35,7 +35,7 @@ def _add_import(verbs: Verbs) -> None:
         "k3bench import figures.json --name pr-17103 --out results/recorded/pr-17103/reported.json",
     )
     verb.add_argument("files", type=Path, nargs="+", metavar="FILE")
-    verb.add_argument("--as", dest="place", metavar="OBSERVATION.ARM[.RUN]", help="run n of both arms: pair n")
+    verb.add_argument("--as", dest="place", metavar="OBSERVATION.ARM[.RUN]", help="run n of both arms is pair n")
     verb.add_argument("--show", action="store_true", help="print metrics and reasons as one JSON object; write nothing")
     verb.add_argument("--entry", type=int, metavar="N", help="of a file with several runs: only this one, from 1")
     verb.add_argument("--level", type=int, metavar="N", help="the concurrency, where the file states none")

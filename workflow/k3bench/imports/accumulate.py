@@ -1,16 +1,13 @@
 """Readings and their places in; one `k3bench.reported/1` record that grows import by import, out.
 
 The record is a function of its runs: importing the same file again changes nothing, and the order of imports does not
-matter. Run n of `before` and run n of `after` are pair n; which of them ran first is told by the files' own clocks.
-Out of scope: pull-request figures (`pr_figures.py`), the verdict (`compare/`).
+matter. Out of scope: pull-request figures (`pr_figures.py`), pairs (`pairing.py`), the verdict (`compare/`).
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,13 +18,10 @@ from k3bench.imports.foreign import ForeignFile
 from k3bench.imports.likeness import label, other_arm_in_name, refuse_other_arm, refuse_unlike
 from k3bench.imports.place import Place
 from k3bench.imports.reading import Reading
+from k3bench.imports.record import build_record
 from k3bench.metrics import HEADLINE
-from k3bench.records.base import digest_of
-from k3bench.records.measurement import Arm
-from k3bench.records.reported import Imported, Reported, ReportedObservation, ReportedRun, Source
+from k3bench.records.reported import Imported, Reported, ReportedRun
 from k3bench.store import CampaignFolder, read_record, write_record
-
-ARMS: tuple[Arm, Arm] = ("before", "after")
 
 
 @dataclass(frozen=True)
@@ -178,129 +172,3 @@ def _next_run(place: Place, level: int, others: Sequence[ReportedRun]) -> int:
         if r.imported and (r.observation, r.arm, r.level) == (place.observation, place.arm, level)
     }
     return next(n for n in range(1, len(taken) + 2) if n not in taken)
-
-
-def build_record(name: str, runs: Sequence[ReportedRun]) -> Reported:
-    """The record of a set of runs, whatever order they came in."""
-    ordered = sorted(runs, key=lambda r: (r.observation, r.level, _source(r).run, r.arm != "before"))
-    paired = tuple(_paired(run, ordered) for run in ordered)
-    sources = [_source(run) for run in ordered]
-    return Reported(
-        name=name,
-        title=f"Imported runs: {name}",
-        source=Source(
-            title=", ".join(sorted({s.format for s in sources})),
-            url=None,
-            state=None,
-            note=_note(paired),
-            digest=digest_of(sorted((s.digest, s.entry) for s in sources)),
-        ),
-        simulated=any(s.simulated for s in sources),
-        model=_shared(sources, "model"),
-        hardware=None,
-        parallelism=None,
-        isl_tokens=_shared(sources, "isl_tokens"),
-        osl_tokens=_shared(sources, "osl_tokens"),
-        stream_interval=_shared(sources, "stream_interval"),
-        primary_level=min(run.level for run in ordered),
-        observations=tuple(_observation(o, ordered) for o in sorted({r.observation for r in ordered})),
-        runs=paired,
-    )
-
-
-def _source(run: ReportedRun) -> Imported:
-    assert run.imported is not None, "runs of an imported record carry their file"
-    return run.imported
-
-
-def _shared(sources: Sequence[Imported], field: str):  # type: ignore[no-untyped-def]
-    """What the files say, if one says it: unlike ones were refused."""
-    return next((value for s in sources if (value := getattr(s, field)) is not None), None)
-
-
-def _observation(name: str, runs: Sequence[ReportedRun]) -> ReportedObservation:
-    mine = [r for r in runs if r.observation == name]
-    builds = {arm: _shared([_source(r) for r in mine if r.arm == arm], "build") for arm in ARMS}
-    told = builds["before"] is not None or builds["after"] is not None
-    return ReportedObservation(
-        id=name,
-        job=None,
-        rack=_shared([_source(r) for r in mine], "rack"),
-        build=f"before {builds['before'] or '?'}, after {builds['after'] or '?'}" if told else None,
-    )
-
-
-def _paired(run: ReportedRun, runs: Sequence[ReportedRun]) -> ReportedRun:
-    """With its pair and its position in the observation, from 1: the clocks' order, else before first."""
-    number, partner = _source(run).run, partner_of(run, runs)
-    first = run.arm == "before"
-    if partner is not None and clock_order(run, partner) is not None:
-        first = clock_order(run, partner) == "first"
-    return run.model_copy(update={"pair": number - 1, "position": 2 * number - (1 if first else 0)})
-
-
-def partner_of(run: ReportedRun, runs: Sequence[ReportedRun]) -> ReportedRun | None:
-    """The run of the other arm with the same number, observation and level."""
-    wanted = (run.observation, run.level, _source(run).run)
-    found = (r for r in runs if r.arm != run.arm and (r.observation, r.level, _source(r).run) == wanted)
-    return next(found, None)
-
-
-def clock_order(run: ReportedRun, partner: ReportedRun) -> str | None:
-    """`first` or `second` by the clocks of one tool; None where they do not tell."""
-    mine, other = _source(run), _source(partner)
-    if mine.started_s is None or other.started_s is None or mine.started_s == other.started_s:
-        return None
-    return "first" if mine.started_s < other.started_s else "second"
-
-
-def _note(runs: Sequence[ReportedRun]) -> str:
-    """What a reader must know about how these runs were put together."""
-    invalid = [label(r) for r in runs if not _source(r).valid]
-    alone = [label(r) for r in runs if partner_of(r, runs) is None]
-    unordered = [label(r) for r in runs if (p := partner_of(r, runs)) and clock_order(r, p) is None]
-    apart = [label(r) for r in runs if _not_neighbours(r, runs)]
-    parts = [
-        f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} imported from files; their environments were not recorded",
-        f"not valid: {', '.join(invalid)}" if invalid else None,
-        f"without a partner: {', '.join(alone)}" if alone else None,
-        "order inside pairs is not shown by the files: before is taken as first" if unordered else None,
-        f"not measured side by side, so drift is not cancelled: {', '.join(apart)}" if apart else None,
-        _sources_differ(runs),
-        *_same_build(runs),
-        *_remarks(runs),
-    ]
-    return "; ".join(p for p in parts if p)
-
-
-def _not_neighbours(run: ReportedRun, runs: Sequence[ReportedRun]) -> bool:
-    """Another run of the observation and level started between the two runs of this pair."""
-    partner = partner_of(run, runs)
-    if run.arm != "before" or partner is None:
-        return False
-    ends = [_source(run).started_s, _source(partner).started_s]
-    if ends[0] is None or ends[1] is None:
-        return False
-    low, high = sorted((ends[0], ends[1]))
-    others = (r for r in runs if (r.observation, r.level) == (run.observation, run.level) and r not in (run, partner))
-    return any(low < (at if (at := _source(r).started_s) is not None else low) < high for r in others)
-
-
-def _sources_differ(runs: Sequence[ReportedRun]) -> str | None:
-    found = sorted({f"{_source(r).tool} ({_source(r).token_source})" for r in runs})
-    return f"observations were measured by different tools: {', '.join(found)}" if len(found) > 1 else None
-
-
-def _same_build(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    """Arms that name one and the same build differ by nothing, or the label was not changed."""
-    for name in sorted({r.observation for r in runs}):
-        named = {arm: {_source(r).build for r in runs if (r.observation, r.arm) == (name, arm)} for arm in ARMS}
-        if named["before"] == named["after"] != {None}:
-            yield f"both arms of {name} name the same build"
-
-
-def _remarks(runs: Sequence[ReportedRun]) -> Iterator[str]:
-    """What the readers remarked on valid runs, counted: details are with each run in the record."""
-    heads = Counter(re.split(r"[:(]", flag)[0].strip() for r in runs if _source(r).valid for flag in _source(r).flags)
-    for head, count in sorted(heads.items()):
-        yield f"{count} of {len(runs)}: {head}"

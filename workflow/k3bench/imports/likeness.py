@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from k3bench.errors import RecordError, StoreError
+from k3bench.imports.pairing import source_of
 from k3bench.records.measurement import Arm
-from k3bench.records.reported import Imported, ReportedRun
+from k3bench.records.reported import ReportedRun
 
 #: Must be the same in the whole record, where a file says it.
 WORKLOAD = ("model", "isl_tokens", "osl_tokens", "stream_interval")
@@ -33,7 +34,7 @@ def refuse_unlike(run: ReportedRun, others: Sequence[ReportedRun]) -> None:
 
 
 def _fields(run: ReportedRun, other: ReportedRun, names: Sequence[str]) -> None:
-    new, old = _source(run), _source(other)
+    new, old = source_of(run), source_of(other)
     for name in names:
         a, b = getattr(new, name), getattr(old, name)
         if a is not None and b is not None and not _same(name, a, b):
@@ -51,7 +52,7 @@ def _same(name: str, a: object, b: object) -> bool:
 
 
 def _not_twice(run: ReportedRun, other: ReportedRun) -> None:
-    new, old = _source(run), _source(other)
+    new, old = source_of(run), source_of(other)
     if (new.digest, new.entry) == (old.digest, old.entry):
         raise RecordError(
             f"the same file is {label(other)} already",
@@ -73,17 +74,12 @@ def _not_twice(run: ReportedRun, other: ReportedRun) -> None:
 
 
 def _spot(run: ReportedRun) -> tuple[str, str, int, int]:
-    return run.observation, run.arm, run.level, _source(run).run
+    return run.observation, run.arm, run.level, source_of(run).run
 
 
 def label(run: ReportedRun) -> str:
     """`rack1.before.2 c=8`."""
-    return f"{run.observation}.{run.arm}.{_source(run).run} c={run.level}"
-
-
-def _source(run: ReportedRun) -> Imported:
-    assert run.imported is not None, "runs of an imported record carry their file"
-    return run.imported
+    return f"{run.observation}.{run.arm}.{source_of(run).run} c={run.level}"
 
 
 def refuse_other_arm(said: str | None, arm: Arm, where: str) -> None:

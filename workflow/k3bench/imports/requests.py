@@ -7,6 +7,7 @@ cut off is refused outright, because no number of such a run means anything. Out
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -67,7 +68,7 @@ def judge(shown: Sequence[Shown], *, where: str, osl_tokens: int | None, planned
     _refuse_cut_off(shown, where)
     osl = osl_tokens or max((s.tokens for s in shown if s.tokens), default=None)
     interval = chunk_tokens(shown)
-    criteria = Criteria(osl or 1, interval or 1, Validity(), prompt_is_ids=False)
+    criteria = Criteria(osl or 1, interval or _mean_chunk(shown), Validity(), prompt_is_ids=False)
     origin = min((s.sent_s for s in shown if s.sent_s is not None), default=0.0)
     requests = [_request(i, s, osl or 1, origin, where) for i, s in enumerate(shown)]
     faults = [_faults(r, s, criteria) for r, s in zip(requests, shown, strict=True)]
@@ -132,6 +133,12 @@ def chunk_tokens(shown: Sequence[Shown]) -> int | None:
         if s.latency_s is not None and s.ttft_s is not None and s.tokens and s.tokens > 1 and s.error is None
     ]
     return whole_ratio(statistics.median(gaps), statistics.median(paces)) if gaps and paces else None
+
+
+def _mean_chunk(shown: Sequence[Shown]) -> int:
+    """Tokens a chunk by counts alone, rounded up, where no fixed interval shows: what the gate must allow for."""
+    sizes = [(s.tokens - 1) / len(s.gaps_s) for s in shown if s.tokens and s.gaps_s and s.error is None]
+    return max(1, math.ceil(statistics.median(sizes))) if sizes else 1
 
 
 def whole_ratio(gap: float, pace: float) -> int | None:
