@@ -151,8 +151,13 @@ def test_a_calibrated_floor_is_named_and_picked_up_by_the_same_setting_only() ->
     seen = campaign(later, points(later, noisy()), noise=[record])
     assert (seen.floor.assumed, seen.floor.n_zero_change_observations, seen.floor.source) == (False, 4, "made-up")
     assert seen.levels[0].range_band == record.levels[0].range_band
+    assert seen.levels[0].delta_band is not None
+    assert seen.levels[0].delta_band.n_observations == 4
+    assert [i.record_id for i in seen.inputs if i.kind == "noise"] == ["made-up"]
     other = record.model_copy(update={"setting": record.setting.model_copy(update={"osl_tokens": 9})})
-    assert campaign(later, points(later, noisy()), noise=[other]).floor.assumed
+    unmoved = campaign(later, points(later, noisy()), noise=[other])
+    assert unmoved.floor.assumed
+    assert unmoved.to_bytes() == campaign(later, points(later, noisy())).to_bytes()
 
 
 def test_restated_metrics_are_found_from_the_data_and_are_no_witnesses() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from k3bench.compare import noise as bands
 from k3bench.compare.interval import Estimate
@@ -18,6 +19,7 @@ from k3bench.compare.levels import number
 from k3bench.compare.meta import tau_squared
 from k3bench.compare.outliers import Sweep, judge_sweep
 from k3bench.compare.pairs import Floats, Pairs, pair_up
+from k3bench.compare.planning import Design
 from k3bench.compare.pooled import DEFAULT_FLOOR, MIN_PAIRS
 from k3bench.compare.table import RunTable
 from k3bench.compare.verdict import DISAGREEMENT, IMPROVEMENT, REGRESSION, Rule
@@ -126,9 +128,23 @@ def delta_band(zero: ZeroSide | None, index: int, tau0: float, observations: int
     )
 
 
-def matching(records: Sequence[Noise], setting: Setting, simulated: bool) -> Noise | None:
+def earlier_delta_band(earlier: Noise, level: int, observations: int, blocks: int, tau0: float) -> DeltaBand | None:
+    """The same band for this design, from the run sd that an earlier campaign of this setting measured."""
+    known = next((n for n in earlier.levels if n.concurrency == level and n.run_sd_log is not None), None)
+    if known is None or known.run_sd_log is None or observations < 1 or known.n_pairs <= earlier.n_observations:
+        return None
+    df = float(known.n_pairs - earlier.n_observations)
+    se = Design.of_runs(observations, known.run_sd_log, tau0).se(np.array([float(blocks)]))
+    half = float(stats.t.ppf(0.975, df) * se[0])
+    return DeltaBand(
+        half_width_pct=pct_from_log(half), n_observations=earlier.n_observations, n_pairs=known.n_pairs, df=df
+    )
+
+
+def matching(records: Sequence[Noise], setting: Setting, metric: str, simulated: bool) -> Noise | None:
     """The record of this very setting with most observations; blocked ones and those of another world never match."""
-    fit = [r for r in records if r.setting == setting and r.simulated == simulated and not r.blocked]
+    same = [r for r in records if r.setting == setting and r.metric == metric and r.simulated == simulated]
+    fit = [r for r in same if not r.blocked]
     return max(fit, key=lambda r: (r.n_observations, r.dates), default=None)
 
 

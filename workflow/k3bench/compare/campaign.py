@@ -29,6 +29,7 @@ from k3bench.errors import StatisticsError
 from k3bench.metrics import METRICS
 from k3bench.records.comparison import (
     Comparison,
+    DeltaBand,
     Flag,
     Floor,
     Health,
@@ -140,7 +141,9 @@ class _Comparing:
         self.zero_dates = dates_of(self.table, self.table.chosen(zero_change=True))
         self.undeclared = machine.undeclared(given.builds, recipe)
         self.setting = setting_of(given.plan, given.points, given.fingerprints)
-        self.earlier = calibration.matching(given.noise, self.setting, recipe.simulated)
+        # own zero-change observations come first; an earlier campaign's are used where there are none
+        fit = calibration.matching(given.noise, self.setting, recipe.primary_metric, recipe.simulated)
+        self.earlier = fit if self.zero is None or self.zero.tau0() is None else None
         self.floor: Floor = calibration.floor_of(self.zero, self.zero_dates, recipe.name, self.earlier)
         self.rule = Rule(
             margin=recipe.margin_pct / 100.0, tau0=self.floor.tau0_log, primary=self.primary, looks=recipe.looks
@@ -169,7 +172,7 @@ class _Comparing:
             kind="measured",
             simulated=self.recipe.simulated or any(p.simulated for p in self.given.points),
             recipe_digest=self.recipe.digest(),
-            inputs=inputs_of(self.given),
+            inputs=inputs_of(self.given, self.earlier),
             metric=metric.tag,
             metric_unit=metric.unit,
             better=metric.better,
@@ -245,8 +248,13 @@ class _Comparing:
             n_planned=len(self.real),
             flags=flags,
             range_band=calibration.range_band(usable_zero, level, self.recipe.name) or self._earlier_band(head, level),
-            delta_band=calibration.delta_band(usable_zero, i, self.rule.tau0, k),
+            delta_band=calibration.delta_band(usable_zero, i, self.rule.tau0, k) or self._earlier_delta(head, level, k),
         )
+
+    def _earlier_delta(self, head: bool, level: int, observations: int) -> DeltaBand | None:
+        if not head or self.earlier is None:
+            return None
+        return calibration.earlier_delta_band(self.earlier, level, observations, self.recipe.blocks, self.rule.tau0)
 
     def _earlier_band(self, head: bool, level: int) -> RangeBand | None:
         if not head or self.earlier is None:

@@ -15,19 +15,19 @@ from k3bench.records.base import Record
 from k3bench.records.comparison import InputRef, Provenance
 from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Measurement
-from k3bench.records.noise import Setting
+from k3bench.records.noise import Noise, Setting
 from k3bench.records.plan import Build, Plan
 
 if TYPE_CHECKING:
     from k3bench.compare.campaign import Inputs
 
 
-def inputs_of(given: Inputs) -> tuple[InputRef, ...]:
-    """Every record that went in, by id and digest."""
-    return tuple(_inputs(given))
+def inputs_of(given: Inputs, noise: Noise | None) -> tuple[InputRef, ...]:
+    """Every record that went in, by id and digest. Noise records that were only looked at are none of them."""
+    return tuple(_inputs(given, noise))
 
 
-def _inputs(given: Inputs) -> Iterator[InputRef]:
+def _inputs(given: Inputs, noise: Noise | None) -> Iterator[InputRef]:
     name = given.plan.recipe.name
     yield InputRef(kind="plan", record_id=name, digest=given.plan.digest())
     for build in given.builds:
@@ -39,7 +39,7 @@ def _inputs(given: Inputs) -> Iterator[InputRef]:
         yield InputRef(kind="residency", record_id=f"{name}/residency{number}", digest=residency.digest())
     for same in given.equivalence:
         yield InputRef(kind="equivalence", record_id=f"{same.observation}/equivalence", digest=same.digest())
-    for noise in given.noise:
+    if noise is not None:
         yield InputRef(kind="noise", record_id=noise.campaign, digest=_digest(noise))
 
 
