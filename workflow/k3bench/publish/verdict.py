@@ -141,12 +141,15 @@ def _why(record: At) -> str:
     after = [f for f in found.families if f.arm.raw == "after" and f.two_stream_residency_ms_per_step.raw]
     if not after:
         return "the trace shows no two-stream residency after the change, so overlap explains nothing."
+    before = {f.family.raw: f.two_stream_residency_ms_per_step for f in found.families if f.arm.raw == "before"}
     parts = [
-        f"{f.family.raw} {percent(f.two_stream_residency_ms_per_step, 4)} ms a step"
+        f"{f.family.raw} "
+        + (f"from {percent(before[f.family.raw], 4)} to " if f.family.raw in before else "")
+        + f"{percent(f.two_stream_residency_ms_per_step, 4)} ms a step"
         + (f" ({percent(f.share_of_busy_pct, 1)} % of its busy time)" if f.share_of_busy_pct else "")
         for f in after
     ]
-    text = f"two-stream residency after the change: {', '.join(parts)}."
+    text = f"two-stream residency by family: {', '.join(parts)}."
     if found.gain_ms_per_step and found.explained_ms_per_step:
         text += (
             f" The gain is {percent(found.gain_ms_per_step, 3)} ms a step; the trace explains "
