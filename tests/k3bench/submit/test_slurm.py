@@ -172,6 +172,7 @@ def test_a_node_daemon_killed_mid_block_loses_no_work(cluster, place):
     assert len(place.noted()) == 1
 
 
+@pytest.mark.all_faults
 def test_a_node_that_dies_with_its_worker_costs_one_attempt(cluster, place):
     """Daemon and worker gone: a new job on another node of the rack."""
     head = place.start_head("wait_for", waiting(place), SPEC)
@@ -187,6 +188,7 @@ def test_a_node_that_dies_with_its_worker_costs_one_attempt(cluster, place):
     assert len(place.noted()) == 2
 
 
+@pytest.mark.all_faults
 def test_a_controller_that_is_away_changes_nothing(cluster, place):
     """While squeue fails nothing is concluded; a job that ends meanwhile is taken by its result."""
     head = place.start_head("wait_for", waiting(place), SPEC)
@@ -220,6 +222,7 @@ def test_a_refused_submission_is_one_clear_error(cluster, place):
     assert [a.state for a in place.ledger().attempts] == ["refused"]
 
 
+@pytest.mark.all_faults
 def test_the_time_limit_hands_over_to_the_next_attempt(cluster, place):
     """The worker is told in time, ends without blame, and the next job does the rest."""
     spec = SPEC.model_copy(update={"time_limit_min": 1, "warn_before_s": 30})
