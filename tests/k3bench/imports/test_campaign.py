@@ -96,6 +96,12 @@ def test_two_formats_become_one_verdict_and_a_pull_request_section(
     assert {o.observation: o.rack for o in found.observations} == {"obs1": "d157", "obs2": None}
     assert sorted({(r.position, r.arm) for r in found.runs if r.observation == "obs1"}) == drawn_order(measured)
 
+    assert found.witnesses is not None
+    at_1 = {r.metric: r for r in found.witnesses.restatements if r.concurrency == 1}
+    assert at_1["itl_median_ms"].factor == pytest.approx(10.0, rel=0.01)
+    assert at_1["tps_user"].kind == "exact_product"
+    assert found.witnesses.n_corroborations == 0
+
     assert main(["publish", str(folder / "comparison.json")]) == 0
     text = (folder / "report/pr.md").read_text()
     assert re.search(r"[Ii]mprovement", text)
@@ -146,3 +152,16 @@ def test_an_invalid_run_drops_its_pair(tmp_path: Path, monkeypatch: pytest.Monke
     (dropped,) = found.observations[0].dropped_pairs
     assert (dropped.block, dropped.pair, dropped.arm) == (1, 1, "after")
     assert any("completed_equals_planned" in reason for reason in found.health.reasons)
+
+
+def test_four_before_and_then_four_after_are_judged_and_the_drift_is_outstanding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of two nights are pairs in declared order, and the report says what that order cannot cancel."""
+    monkeypatch.chdir(tmp_path)
+    for at, (arm, n) in enumerate((arm, n) for arm in ("before", "after") for n in (1, 2, 3, 4)):
+        path = write(tmp_path / f"{at}.json", vllm(streams(10 + at / 100), at_s=100 * at))
+        assert main(["import", str(path), "--as", f"r1.{arm}.{n}", "--into", "results/x"]) == 0
+    assert main(["compare", "results/x", "--out", "results/x/comparison.json"]) == 0
+    found = read_record(Path("results/x/comparison.json"), Comparison)
+    assert any(o.what.startswith("4 pairs were not measured side by side") for o in found.outstanding)

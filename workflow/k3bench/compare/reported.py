@@ -14,6 +14,7 @@ import numpy as np
 
 from k3bench.compare.claim import best_ratio, equality_of, mechanism_of, summary_of
 from k3bench.compare.headline import headline_of
+from k3bench.compare.imported import imported_outstanding, imported_witnesses
 from k3bench.compare.levels import LevelContext, interval_pct, level_result, number
 from k3bench.compare.moved import moved_pct, side_moved
 from k3bench.compare.noise import MIN_RUNS_FOR_RANGE, range_exceeded_p
@@ -68,6 +69,7 @@ def reported_comparison(reported: Reported) -> Comparison:
         levels=levels,
         observations=tuple(shown.observation(o) for o in range(len(reported.observations))),
         runs=tuple(shown.run_values()),
+        witnesses=imported_witnesses(reported, levels[primary]),
         health=_health(reported),
         mechanism=how,
         equality=same,
@@ -313,14 +315,7 @@ def _outstanding(
                 fix="the same sweep on a further rack",
             )
         )
-    if any(run.imported is not None for run in reported.runs):
-        found.append(
-            Outstanding(
-                kind="zero_change",
-                what="no zero-change observation is among the imported runs: the floor is assumed",
-                fix="zero-change observations of the same design",
-            )
-        )
+    found += imported_outstanding(reported)
     if not reported.runs:
         found.append(
             Outstanding(

@@ -8,7 +8,7 @@ in ABBA blocks. No number is in both arms then, and no pair holds an arm twice; 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from k3bench.records.reported import Imported, ReportedRun
 
@@ -33,7 +33,12 @@ def pair_runs(runs: Sequence[ReportedRun]) -> list[Paired]:
     through = {o for o in {r.observation for r in runs} if _numbered_through([r for r in runs if r.observation == o])}
     ordered = sorted(runs, key=lambda r: (r.observation, r.level, source_of(r).run, r.arm != "before"))
     at = {_spot(r, r.observation in through): r for r in ordered}
-    return [_paired(r, at, r.observation in through) for r in ordered]
+    paired = [_paired(r, at, r.observation in through) for r in ordered]
+    return [replace(p, run=_marked(p.run, _is_apart(p, paired))) for p in paired]
+
+
+def _marked(run: ReportedRun, apart: bool) -> ReportedRun:
+    return run.model_copy(update={"imported": source_of(run).model_copy(update={"apart": apart})})
 
 
 def _numbered_through(runs: Sequence[ReportedRun]) -> bool:
@@ -75,14 +80,13 @@ def order_contradicted(paired: Sequence[Paired]) -> Iterator[ReportedRun]:
             yield p.run
 
 
-def apart(paired: Sequence[Paired]) -> Iterator[ReportedRun]:
-    """Runs of `before` with another run of the observation and level between them and their partner, by the clocks."""
-    for p in paired:
-        ends = [source_of(r).started_s for r in (p.run, p.partner) if r is not None]
-        if p.run.arm == "before" and len(ends) == 2 and None not in ends:
-            low, high = sorted(e for e in ends if e is not None)
-            if any(low < at < high for at in _starts(p.run, paired)):
-                yield p.run
+def _is_apart(p: Paired, paired: Sequence[Paired]) -> bool:
+    """By the clocks another run of the observation and level began between this one and its partner."""
+    ends = [source_of(r).started_s for r in (p.run, p.partner) if r is not None]
+    if len(ends) < 2 or None in ends:
+        return False
+    low, high = sorted(e for e in ends if e is not None)
+    return any(low < at < high for at in _starts(p.run, paired))
 
 
 def _starts(run: ReportedRun, paired: Sequence[Paired]) -> Iterator[float]:

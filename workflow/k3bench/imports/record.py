@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from k3bench.imports.likeness import label
-from k3bench.imports.pairing import Paired, apart, order_contradicted, pair_runs, source_of
+from k3bench.imports.pairing import Paired, order_contradicted, pair_runs, source_of
 from k3bench.records.base import digest_of
 from k3bench.records.measurement import Arm
 from k3bench.records.reported import Imported, Reported, ReportedObservation, ReportedRun, Source
@@ -67,10 +67,11 @@ def _observation(name: str, runs: Sequence[ReportedRun]) -> ReportedObservation:
 def _note(paired: Sequence[Paired]) -> str:
     """What a reader must know about how these runs were put together."""
     runs = [p.run for p in paired]
+    split = [r for r in runs if source_of(r).apart and r.arm == "before"]
     named = {
         "not valid": [r for r in runs if not source_of(r).valid],
         "without a partner": [p.run for p in paired if p.partner is None],
-        "not measured side by side, so drift is not cancelled": list(apart(paired)),
+        "not measured side by side, so drift is not cancelled": split,
         "clocks contradict the declared order": list(order_contradicted(paired)),
     }
     guessed = any(p.partner is not None and not p.order_known for p in paired)

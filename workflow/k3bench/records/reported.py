@@ -26,7 +26,8 @@ class Source(Model):
 class Imported(Model):
     """The result file a run was read from: what it says of itself, and what is wrong with it.
 
-    `run` is the number the run was declared under. `flags` are failed checks first (`check: what`), then remarks.
+    `run` is the number the run was declared under. `apart` says that by the clocks another run lay between the two of
+    its pair. `flags` are failed checks first (`check: what`), then remarks.
     """
 
     file: Annotated[str, Field(max_length=255)]
@@ -45,6 +46,7 @@ class Imported(Model):
     token_source: Name
     simulated: bool
     valid: bool
+    apart: bool = False
     flags: tuple[str, ...] = ()
 
 
