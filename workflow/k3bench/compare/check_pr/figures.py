@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from k3bench.compare.check_pr.columns import number_in, role_of
 from k3bench.compare.check_pr.evidence import Exposure, Family, Probe, exposures_in, families_in, probes_in
 from k3bench.compare.check_pr.page import Grid, Page
-from k3bench.compare.check_pr.rows import Row, level_of, rows_of
+from k3bench.compare.check_pr.rows import Row, first_cells, level_of, rows_of
 from k3bench.compare.published import Printed
 from k3bench.errors import RecordError
 
@@ -84,7 +84,7 @@ def _bands(grid: Grid) -> Iterator[tuple[int, Printed]]:
     if "band" not in roles:
         return
     for cells in grid.rows:
-        at = dict(zip(roles, cells, strict=True))
+        at = first_cells(roles, cells)
         band, level = number_in(at["band"]), level_of(at.get("level", ""), grid.title)
         if band is not None and level is not None:
             yield level, band
@@ -100,11 +100,9 @@ def _band_runs(prose: str) -> int | None:
 def _agreement(page: Page) -> Printed | None:
     """The smallest percentage said of agreement; the observations it is said of are found from the numbers."""
     for fact in page.facts:
-        if (
-            re.search(r"agree", fact.path, re.I)
-            and (value := number_in(fact.value)) is not None
-            and not fact.path.endswith("between")
-        ):
+        value, last = number_in(fact.value), fact.path.rpartition(".")[2]
+        said = re.search(r"agree", fact.path, re.I) and re.search(r"agree|value|pct|gap", last, re.I)
+        if said and value is not None and abs(value.value) < 100.0 and "between" not in last.split()[:1]:
             return value
     for sentence in re.split(r"(?<=[.;])\s|\n", page.prose):
         if re.search(r"\bagree|reproduc", sentence, re.I):

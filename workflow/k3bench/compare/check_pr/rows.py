@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from k3bench.compare.check_pr.columns import Kind, kind_of, number_in, role_of
+from k3bench.compare.check_pr.columns import Kind, Role, kind_of, number_in, role_of
 from k3bench.compare.check_pr.page import Fact, Grid, Page
 from k3bench.compare.published import Printed
 
@@ -47,7 +47,7 @@ def _rows(grid: Grid) -> Iterator[Row]:
         return
     metric_of_grid = kind_of(" ".join((*grid.columns, grid.title))) or "tpot"
     for cells in grid.rows:
-        at = {role: cell for role, cell in zip(reversed(roles), reversed(cells), strict=True) if role}
+        at = first_cells(roles, cells)
         before, after = number_in(at.get("before", "")), number_in(at.get("after", ""))
         if "arrow" in at:
             before, after = _both(at["arrow"], before, after)
@@ -77,7 +77,16 @@ def _time(shown: Printed | None) -> Printed | None:
 
 def _named(cell: str) -> str | None:
     """A name; None for the many ways to write that there is none."""
-    return None if cell.strip().lower() in ("", "-", "--", "—", "?", "n/a", "na", "null", "none", "tbd") else cell
+    return None if cell.strip().lower() in ("", "-", "--", "–", "—", "?", "n/a", "na", "null", "none", "tbd") else cell
+
+
+def first_cells(roles: Sequence[Role | None], cells: Sequence[str]) -> dict[Role, str]:
+    """The first cell of each role that says something: of two columns of deltas, one may hold a dash."""
+    at: dict[Role, str] = {}
+    for role, cell in zip(roles, cells, strict=True):
+        if role is not None and (_named(at.get(role, "")) is None or role not in at):
+            at[role] = cell
+    return at
 
 
 def _both(cell: str, before: Printed | None, after: Printed | None) -> tuple[Printed | None, Printed | None]:
@@ -117,7 +126,26 @@ def _merge(rows: Sequence[Row]) -> list[Row]:
     loose = [r for r in merged if r.observation is None]
     parent = next((owner[_key(r)] for r in rows if r.observation is None and _key(r) in owner), None)
     fallback = parent or (str(_next_number(named)) if named and loose else None)
-    return [r if r.observation is not None else _with_observation(r, fallback) for r in merged]
+    return _united([r if r.observation is not None else _with_observation(r, fallback) for r in merged])
+
+
+def _united(rows: Sequence[Row]) -> list[Row]:
+    """One row a cell: what one table leaves out another may show; where two differ, both stay."""
+    found: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        key = (row.observation, row.level, row.metric, *_key(row)[2:])
+        seen = found.get(key)
+        if seen is None:
+            found[key] = row
+        elif seen.delta is None or row.delta is None or seen.delta.value == row.delta.value:
+            names = ("delta", "job", "rack", "build")
+            found[key] = replace(seen, **{n: getattr(seen, n) or getattr(row, n) for n in names})
+        elif seen.delta.half != row.delta.half:
+            # the same delta printed with more and with fewer decimals: the finer one says more
+            found[key] = replace(seen, delta=min(seen.delta, row.delta, key=lambda d: d.half))
+        else:
+            found[(*key, row.delta.value)] = row
+    return list(found.values())
 
 
 def _key(row: Row) -> tuple[str, int | None, float | None, float | None]:
@@ -138,17 +166,7 @@ def _next_number(rows: Sequence[Row]) -> int:
 
 
 def _with_observation(row: Row, observation: str | None) -> Row:
-    return Row(
-        row.observation or observation,
-        row.level,
-        row.metric,
-        row.before,
-        row.after,
-        row.delta,
-        row.job,
-        row.rack,
-        row.build,
-    )
+    return replace(row, observation=row.observation or observation)
 
 
 def _rows_of_outputs(facts: Sequence[Fact]) -> list[Row]:
