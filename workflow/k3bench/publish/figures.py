@@ -54,6 +54,8 @@ class Figure:
     title: str
     caption: str
     files: dict[str, bytes] = field(repr=False)
+    #: False where the picture itself does not carry its caption
+    caption_inside: bool = True
 
 
 Draw = Callable[[Comparison, Theme], "Canvas"]
@@ -64,7 +66,7 @@ def figure(record: Comparison, stem: str, draw: Draw) -> Figure:
     files = {}
     for theme in THEMES:
         suffix = "" if theme is LIGHT else ".dark"
-        with _style(theme, salt=f"{record.campaign}/{stem}"):
+        with style(theme, salt=f"{record.campaign}/{stem}"):
             made = draw(record, theme)
             _title(made, captions.title(record, stem), captions.caption(record, stem), theme)
             files[f"{stem}{suffix}.svg"] = _bytes(made, "svg")
@@ -90,7 +92,7 @@ def _small(png: io.BytesIO) -> bytes:
 
 
 @contextmanager
-def _style(theme: Theme, *, salt: str) -> Iterator[None]:
+def style(theme: Theme, *, salt: str) -> Iterator[None]:
     """Seaborn's white style in the theme's colours, with the font that ships with matplotlib. Closes what was drawn."""
     import matplotlib as mpl
     import seaborn as sns

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from k3bench.publish import lanes
-from k3bench.publish.figures import Figure
+from k3bench.publish.figures import LIGHT, THEMES, Figure, style
 from k3bench.records.comparison import Comparison
 from k3bench.records.residency import LanePicture, Residency
 from k3bench.store import CampaignFolder, read_record
@@ -40,9 +40,12 @@ def _figure(record: Comparison, observation: str, before: list[LanePicture], aft
         "The step whose residency is the median; both arms on one time axis, from profiled runs. Work on two lanes at "
         "the same time is two-stream residency."
     )
+    files = {}
     with tempfile.TemporaryDirectory(prefix="k3bench-") as folder:
-        files = {}
-        for name in ("lanes.svg", "lanes.png"):
-            lanes.draw(before, after, Path(folder, name), title=title)
-            files[name] = Path(folder, name).read_bytes()
-    return Figure("lanes", title, caption, files)
+        for theme in THEMES:
+            for kind in ("svg", "png"):
+                name = f"lanes{'' if theme is LIGHT else '.dark'}.{kind}"
+                with style(theme, salt="lanes"):
+                    lanes.draw(before, after, Path(folder, name), title=title)
+                files[name] = Path(folder, name).read_bytes()
+    return Figure("lanes", title, caption, files, caption_inside=False)

@@ -124,9 +124,10 @@ def _figure(figure: Figure) -> str:
     svg = figure.files.get(f"{figure.stem}.svg")
     if svg is None:
         return ""
+    below = "" if figure.caption_inside else f"<figcaption>{html.escape(figure.caption)}</figcaption>"
     return (
         f'<figure id="figure-{figure.stem}" role="img" aria-label="{html.escape(figure.title)}. '
-        f'{html.escape(figure.caption)}">{themed(svg.decode(), figure.stem)}</figure>\n'
+        f'{html.escape(figure.caption)}">{themed(svg.decode(), figure.stem)}{below}</figure>\n'
     )
 
 
