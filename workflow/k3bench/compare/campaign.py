@@ -153,7 +153,7 @@ class _Comparing:
         """All steps, in order."""
         signs = [1 if METRICS[m].better == "lower" else -1 for m in self.table.metrics]
         pairs, sweep = self._judge(signs)
-        rows = Rows(self.table, self.headline, signs[self.headline], self.rule.tau0)
+        rows = Rows(self.table, self.headline, self.rule.tau0)
         checked = check_runs(self.table, self.headline, _pairs_at(pairs, self.headline), self.real)
         flags = self._flags(checked, rows)
         per_metric = [self._levels(sweep, m, signs[m], flags) for m in range(len(self.table.metrics))]
@@ -161,7 +161,9 @@ class _Comparing:
         witnesses = self._witnesses(pairs, levels, per_metric)
         observations = rows.all(self.given.allocations)
         zero = None if self.zero is None else zero_change_of(self.zero, self.table, self.rule, self.primary)
-        how = kinds.mechanism(self.given.residency, self._gain(levels[self.primary]))
+        primary = levels[self.primary]
+        sure = None if primary.ci95 is None else self._gain(primary, primary.ci95.high_pct)
+        how = kinds.mechanism(self.given.residency, self._gain(primary, primary.delta_pct), sure)
         same = kinds.equality(self.given.equivalence)
         others = self._others(per_metric, witnesses.restatements if witnesses else ())
         digests = {(a.observation, r.point): r.digest for a in self.given.allocations for r in a.accepted}
@@ -304,11 +306,11 @@ class _Comparing:
             )
         return tuple(rows)
 
-    def _gain(self, level: LevelResult) -> float | None:
-        """Milliseconds a step saved at the primary level; a step is a token where nothing is speculated."""
-        if level.before_median is None or level.delta_pct is None or not self.recipe.primary_metric.startswith("tpot"):
+    def _gain(self, level: LevelResult, delta_pct: float | None) -> float | None:
+        """Milliseconds a step that a delta saves at a level; a step is a token where nothing is speculated."""
+        if level.before_median is None or delta_pct is None or not self.recipe.primary_metric.startswith("tpot"):
             return None
-        return -level.before_median * level.delta_pct / 100.0
+        return -level.before_median * delta_pct / 100.0
 
 
 def _pairs_at(pairs: Pairs, metric: int) -> Pairs:

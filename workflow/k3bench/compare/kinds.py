@@ -24,8 +24,13 @@ from k3bench.records.residency import FamilySummary, Residency
 CALLED_AT_ZERO = ("improvement", "regression", "disagreement")
 
 
-def mechanism(records: Sequence[Residency], gain_ms: float | None) -> Mechanism | None:
-    """Families of every record's summaries averaged over records; None without a trace of either arm."""
+def mechanism(
+    records: Sequence[Residency], gain_ms: float | None, sure_gain_ms: float | None = None
+) -> Mechanism | None:
+    """Families of every record's summaries averaged over records; None without a trace of either arm.
+
+    `sure_gain_ms` is the low end of the gain's interval: only a gain that is surely beyond the ideal is called so.
+    """
     rows = [s for record in records for s in record.summaries if s.arm is not None]
     if not rows:
         return None
@@ -42,7 +47,7 @@ def mechanism(records: Sequence[Residency], gain_ms: float | None) -> Mechanism 
         ceiling_ms_per_step=None if overlap is None else -overlap,
         ideal_ms_per_step=ideal,
         achieved_share=None if gain_ms is None or not ideal else gain_ms / ideal,
-        beyond_ceiling=None if gain_ms is None or ideal is None else gain_ms > ideal,
+        beyond_ceiling=None if sure_gain_ms is None or ideal is None else sure_gain_ms > ideal,
         sources=tuple(sorted(t.file for r in records for t in r.traces)),
     )
 

@@ -61,7 +61,7 @@ def _explained(found: At) -> list[Block]:
     if found.achieved_share:
         lines.append(f"{share(found.achieved_share)} % of the ideal is reached")
     if found.beyond_ceiling.raw:
-        lines.append(bold("the gain exceeds the ceiling, so something besides the overlap changed"))
+        lines.append(bold("even the low end of the gain exceeds the ideal, so something besides the overlap changed"))
     return [Bullets(tuple(lines))] if lines else []
 
 

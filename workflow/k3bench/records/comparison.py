@@ -338,6 +338,7 @@ class Mechanism(Model):
     ceiling_ms_per_step: Finite | None = None
     ideal_ms_per_step: Finite | None = None
     achieved_share: Finite | None = None
+    #: the low end of the gain's interval lies above the ideal
     beyond_ceiling: bool | None = None
     sources: tuple[str, ...] = ()
 
