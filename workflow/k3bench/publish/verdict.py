@@ -156,7 +156,7 @@ def _why(record: At) -> str:
             f"{percent(found.explained_ms_per_step, 3)} ms of busy time."
         )
     if found.beyond_ceiling.raw:
-        text += " Even the low end of the gain exceeds what hiding every shorter leg could give: something else changed as well."
+        text += " Even the low end of the gain exceeds what hiding every shorter leg gives: something else changed too."
     return text
 
 
