@@ -197,6 +197,22 @@ def test_more_is_better_turns_the_word_and_not_the_number() -> None:
     assert 0 < tps.levels[0].ci95.low_pct < tps.levels[0].ci95.high_pct
 
 
+def test_a_primary_metric_of_which_more_is_better_is_judged_in_its_own_direction() -> None:
+    """Headline, observations and zero-change observations all show the metric's own sign."""
+    of = plan(metric="tps_user", zero_change=3)
+    model = noisy(-0.04, 0.006)
+    seen = campaign(of, points(of, lambda o, i, a, c: model(o, i, a, c) - 0.02 * (a == "after" and "zero" in o)))
+    assert (seen.better, seen.headline.word) == ("higher", "improvement")
+    assert seen.headline.delta_pct == pytest.approx(4.2, abs=0.8)
+    assert seen.levels[0].worst_case_pct is not None
+    assert 0 < seen.levels[0].worst_case_pct < seen.headline.delta_pct
+    real = [o for o in seen.observations if not o.zero_change]
+    assert all(level.delta_pct and level.delta_pct > 0 for o in real for level in o.levels)
+    assert seen.zero_change is not None
+    assert {level.word for level in seen.zero_change.levels} == {"improvement"}
+    assert all(level.delta_pct and level.delta_pct > 0 for level in seen.zero_change.levels)
+
+
 def test_the_side_that_moved_is_named() -> None:
     """A third observation whose before was slow: the extra gain is not the change's."""
     of = plan()

@@ -23,6 +23,7 @@ from k3bench.compare.planning import Design
 from k3bench.compare.pooled import DEFAULT_FLOOR, MIN_PAIRS
 from k3bench.compare.table import RunTable
 from k3bench.compare.verdict import DISAGREEMENT, IMPROVEMENT, REGRESSION, Rule
+from k3bench.metrics import METRICS
 from k3bench.records.comparison import DeltaBand, Floor, RangeBand
 from k3bench.records.noise import LevelNoise, Noise, Setting
 from k3bench.units import pct_from_log
@@ -64,6 +65,8 @@ def zero_side(table: RunTable, metric: int, rule: Rule) -> ZeroSide | None:
     if not chosen or not np.isfinite(values).any():
         return None
     pairs = pair_up(np.log(values), table.after[chosen])
+    if METRICS[table.metrics[metric]].better == "higher":
+        pairs = pairs.flipped()
     sweep = judge_sweep(pairs, rule)
     codes, k = sweep.verdict.code, sweep.verdict.pooled.k
     called = np.isin(codes, (IMPROVEMENT, REGRESSION, DISAGREEMENT))

@@ -30,8 +30,8 @@ Status = Literal["complete", "incomplete", "missing"]
 class Rows:
     """Per-observation statistics of the headline metric, real and zero-change observations apart where they compare."""
 
-    def __init__(self, table: RunTable, metric: int, sign: int, tau0: float) -> None:
-        self.table, self.sign, self.tau0 = table, sign, tau0
+    def __init__(self, table: RunTable, metric: int, tau0: float) -> None:
+        self.table = table
         logs = np.log(table.values[metric])
         self.values = table.values[metric]
         self.pairs: Pairs = pair_up(logs, table.after)
