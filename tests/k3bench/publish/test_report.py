@@ -173,3 +173,14 @@ def test_the_terminal_shows_the_same_verdict_and_table() -> None:
     assert "Simulated decode performance" in text
     assert "improvement (primary)" in text
     assert "*" not in text
+
+
+@pytest.mark.parametrize("zero_change", [0, 2])
+def test_a_campaign_in_which_nothing_was_measured_still_has_its_report(zero_change: int) -> None:
+    """Every planned observation missing: no verdict, each of them a row, and the two main figures, empty."""
+    lost = ("obs1", "obs2", "obs3")
+    record = build(Spec(name="lost", missing=lost, zero_change=zero_change, evidence=False))
+    done = render(record)
+    assert "**No verdict: insufficient replication.**" in done.pull_request
+    assert all(f"| `{name}` | missing" in done.pull_request for name in lost)
+    assert {"tpot.svg", "forest.svg"} <= set(done.files)
