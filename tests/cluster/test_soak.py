@@ -19,7 +19,7 @@ from .faults import NODES, check
 
 KINDS = ("head", "waiter", "worker", "worker", "slurmd")
 #: Long enough that fifty kills find somebody to kill.
-LONG_RECIPE = RECIPE.replace("wait_s_per_batch: 0.06", "wait_s_per_batch: 0.25").replace(
+LONG_RECIPE = RECIPE.replace("wait_s_per_batch: 0.06", "wait_s_per_batch: 0.4").replace(
     "zero_change: 1", "zero_change: 2"
 )
 
