@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from k3bench.compare import calibration, kinds, machine
 from k3bench.compare.corroborate import count_witnesses
 from k3bench.compare.findings import Checked, check_runs
 from k3bench.compare.headline import headline_of
+from k3bench.compare.inputs import Inputs
 from k3bench.compare.levels import LevelContext, level_result, number
 from k3bench.compare.outliers import Sweep, judge_sweep, median_of_valid
 from k3bench.compare.pairs import Floats, Pairs, pair_up
@@ -45,22 +45,6 @@ from k3bench.records.measurement import Allocation, Block, Measurement
 from k3bench.records.noise import Noise
 from k3bench.records.plan import Build, Plan
 from k3bench.records.residency import Residency
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Every record of one campaign. Only plan and points are needed; what is not there is listed as outstanding."""
-
-    plan: Plan
-    points: tuple[Measurement, ...]
-    blocks: tuple[Block, ...] = ()
-    allocations: tuple[Allocation, ...] = ()
-    builds: tuple[Build, ...] = ()
-    fingerprints: tuple[Fingerprint, ...] = ()
-    residency: tuple[Residency, ...] = ()
-    equivalence: tuple[Equivalence, ...] = ()
-    #: noise records of earlier campaigns, of whatever setting
-    noise: tuple[Noise, ...] = ()
 
 
 def campaign(

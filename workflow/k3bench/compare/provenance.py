@@ -7,8 +7,8 @@ says stays empty.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from k3bench.compare.inputs import Inputs
 from k3bench.compare.machine import environment
 from k3bench.compare.table import RunTable
 from k3bench.records.base import Record
@@ -17,9 +17,6 @@ from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Measurement
 from k3bench.records.noise import Noise, Setting
 from k3bench.records.plan import Build, Plan
-
-if TYPE_CHECKING:
-    from k3bench.compare.campaign import Inputs
 
 
 def inputs_of(given: Inputs, noise: Noise | None) -> tuple[InputRef, ...]:
