@@ -6,9 +6,8 @@ Random tokens meet no prefix cache by chance. Out of scope: sending them.
 from __future__ import annotations
 
 import hashlib
+import random
 from dataclasses import dataclass
-
-import numpy as np
 
 from k3bench.errors import ServingError
 
@@ -41,9 +40,9 @@ def random_prompts(count: int, *, isl_tokens: int, vocab: int, seed: str) -> tup
             f"{count} distinct prompts of {isl_tokens} tokens do not exist over {vocab - low} token ids",
             fix="raise isl_tokens or serving.prompt_vocab",
         )
-    generator = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
+    generator, ids = random.Random(seed), range(low, vocab)
     found: dict[tuple[int, ...], Prompt] = {}
     while len(found) < count:
-        tokens = tuple(generator.integers(low, vocab, isl_tokens).tolist())
+        tokens = tuple(generator.choices(ids, k=isl_tokens))
         found[tokens] = Prompt(tokens)
     return tuple(found.values())
