@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,14 @@ def test_a_measured_campaign_and_published_figures_are_left_alone(tmp_path: Path
     (tmp_path / "p/reported.json").write_bytes(recorded.read_bytes())
     with pytest.raises(StoreError, match="holds published figures"):
         add(tmp_path / "p", "r1.before", path)
+
+
+def test_imports_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    """Eight imports into one record wait for one another."""
+    files = [write(tmp_path / f"{n}.json", vllm(streams(10 + n / 10))) for n in range(1, 9)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: add(tmp_path / "x", f"r1.before.{n}", files[n - 1]), range(1, 9)))
+    assert len(read_record(tmp_path / "x/reported.json", Reported).runs) == 8
 
 
 def test_a_level_that_no_file_states_is_asked_for(tmp_path: Path) -> None:

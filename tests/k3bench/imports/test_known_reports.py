@@ -238,6 +238,12 @@ def test_seconds_become_milliseconds(tmp_path: Path) -> None:
     assert found["ttft_median_ms"] == pytest.approx(300.0)
 
 
+def test_what_a_file_does_not_show_is_named(tmp_path: Path) -> None:
+    """InferenceX#357: an aggregate without counts may hide what failed; it is imported with that said."""
+    found = shown(tmp_path, {"conc": 8, "median_tpot": 0.0125, "median_ttft": 0.3})
+    assert "not checked: completed_equals_planned, output_length_exact" in "\n".join(found["flags"])
+
+
 def test_seconds_under_a_name_in_milliseconds_are_noticed(tmp_path: Path) -> None:
     """The time of all requests must fit into the run."""
     wrong = {k: v / 1e3 for k, v in vllm(streams(), detailed=False).items() if k.endswith("_ms")}

@@ -20,6 +20,7 @@ from k3bench.records.measurement import Check
 
 #: Counts of prompt tokens by two tokenizers differ a little; a workload of drawn lengths differs a lot.
 MAX_ISL_SPREAD = 0.01
+ALWAYS_ASKED = ("completed_equals_planned", "output_length_exact")
 #: A recomputed median and the summary's own.
 MAX_SUMMARY_MISS = 0.01
 
@@ -143,7 +144,7 @@ def assemble(
         notes=kept,
         checks=tuple(all_checks),
     )
-    return reading.remarked(*remarks, *_remarks(facts, found, kept))
+    return reading.remarked(*remarks, _unwitnessed(all_checks), *_remarks(facts, found, kept))
 
 
 def _usable(found: Mapping[str, float]) -> dict[str, float]:
@@ -152,6 +153,12 @@ def _usable(found: Mapping[str, float]) -> dict[str, float]:
     if HEADLINE in usable:
         usable["tps_user"] = 1000.0 / usable[HEADLINE]
     return usable
+
+
+def _unwitnessed(checks: Sequence[Check]) -> str | None:
+    """Criteria that every run of ours must meet and of which this file shows nothing."""
+    lacking = [name for name in ALWAYS_ASKED if all(c.name != name for c in checks)]
+    return f"not shown by the file, so not checked: {', '.join(lacking)}" if lacking else None
 
 
 def _remarks(facts: Facts, found: Mapping[str, float], notes: Mapping[str, str]) -> tuple[str | None, ...]:
