@@ -146,7 +146,7 @@ def test_time_limit_mid_block(cluster, tmp_path: Path, rows: list) -> None:
 
 @pytest.mark.parametrize("seconds", [10, pytest.param(60, marks=LONG)])
 def test_controller_away(campaign: Campaign, rows: list, seconds: int) -> None:
-    """Nothing is concluded from a controller that does not answer."""
+    """Nothing is concluded from silence. A controller killed like this may forget its newest jobs: those come again."""
     campaign.under_way()
     begun = time.monotonic()
     campaign.cluster.kill("slurmctld")
@@ -154,7 +154,8 @@ def test_controller_away(campaign: Campaign, rows: list, seconds: int) -> None:
     campaign.cluster.start("slurmctld")
     campaign.finish()
     rows.append(check(f"slurmctld down for {seconds} s", campaign, time.monotonic() - begun, most_redone=0))
-    assert {a.number: a.reason for a in campaign.attempts() if a.number > 1} == {}
+    lost = [a.reason for a in campaign.attempts() if a.state == "lost"]
+    assert all(reason.startswith("Slurm knows no job") for reason in lost)
 
 
 @LONG
