@@ -19,8 +19,10 @@ from .faults import NODES, check
 
 KINDS = ("head", "waiter", "worker", "worker", "slurmd")
 #: Long enough that fifty kills find somebody to kill.
-LONG_RECIPE = RECIPE.replace("wait_s_per_batch: 0.06", "wait_s_per_batch: 0.4").replace(
-    "zero_change: 1", "zero_change: 2"
+LONG_RECIPE = (
+    RECIPE.replace("wait_s_per_batch: 0.06", "wait_s_per_batch: 0.4")
+    .replace("zero_change: 1", "zero_change: 2")
+    .replace("blocks: 4\n", "blocks: 12\n")
 )
 
 
