@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -85,6 +87,23 @@ def test_words_and_equality_rows_are_tags(tmp_path: Path) -> None:
     assert verdict.tags["verdict"] == "improvement"
     assert verdict.tags["c2_word"] == "within_noise"
     assert verdict.tags["equality.01"] == "pass: KDA projection staging"
+
+
+def test_hundreds_of_probes_are_counted_in_tags_and_all_in_the_table(tmp_path: Path) -> None:
+    """Too many for tags: they are counted by kind there, and each is a row of the table artifact."""
+    record = read_record(write(SPEC, tmp_path), Comparison)
+    assert record.equality
+    probes = tuple(
+        r.model_copy(update={"batch": i, "what": f"probe {i % 3}"}) for i, r in enumerate(record.equality * 60)
+    )
+    many = record.model_copy(update={"equality": probes})
+    verdict = project(gather(many, tmp_path, files={}, note=""))[-1]
+    assert len(verdict.tags) < 60
+    assert any(re.fullmatch(r"fork, probe 0: .*\d+ pass.*", value) for value in verdict.tags.values())
+    rows = list(csv.DictReader(io.StringIO(verdict.artifacts["tables/equality.csv"].decode())))
+    assert [(row["kind"], row["status"], row["batch"]) for row in rows] == [
+        (p.kind, p.status, str(p.batch)) for p in probes
+    ]
 
 
 def test_residency_busy_share_and_hidden_time_are_in_the_arms_run(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from k3bench.publish.projected import Point, Projected
 from k3bench.publish.stage import publish
 from k3bench.publish.target import target_for
 from k3bench.publish.track import check, rebuild, track, wanted
-from k3bench.publish.tracking import connected, sync
+from k3bench.publish.tracking import connected, differences, sync
 from k3bench.records.receipt import Receipt
 from k3bench.store import read_record
 
@@ -158,6 +158,23 @@ def test_reports_and_records_are_artifacts(campaign: Path) -> None:
     assert {p.raw for p in points} <= {path.name for path in raw}
 
 
+def test_more_than_mlflow_takes_in_one_call_is_all_there(tmp_path: Path) -> None:
+    """2,500 metrics, 230 tags and 150 params of one run: none is lost at the borders of calls."""
+    points = tuple(Point(f"m{i}", float(i), 0, 1_700_000_000_000) for i in range(2500))
+    run = replace(
+        many(1, 1)[0],
+        points=points,
+        tags={"study": "bulk", **{f"t{i}": str(i) for i in range(230)}},
+        params={f"p{i}": str(i) for i in range(150)},
+    )
+    target = target_for(tmp_path, environment={})
+    sync(target, "bulk", "bulk", [run])
+    assert differences(target, "bulk", "bulk", [run]) == []
+    with sqlite3.connect(tmp_path / "mlflow.db") as found:
+        counts = [found.execute(f"select count(*) from {t}").fetchone()[0] for t in ("metrics", "params")]
+    assert counts == [2500, 150]
+
+
 # --- killed ---------------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +192,15 @@ def begun_sync(campaign: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.fixture(scope="session")
+def revisions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three revisions of the campaign with other values, each with its report."""
+    homes = [tmp_path_factory.mktemp("revisions") / "small" for _ in range(3)]
+    for seed, home in enumerate(homes):
+        publish(write(replace(SPEC, seed=seed), home))
+    return homes
+
+
 def seconds_of_a_sync(campaign: Path, copy: Path) -> float:
     """How long a whole sync takes here and now, on a copy."""
     shutil.copytree(campaign.parent.parent, copy)
@@ -184,28 +210,43 @@ def seconds_of_a_sync(campaign: Path, copy: Path) -> float:
     return time.monotonic() - began
 
 
-def killed_syncs(campaign: Path, times: int, seconds: float) -> tuple[int, int]:
-    """Start syncs and kill each at a random moment of its writing. Returns how many died, how many left a run open."""
+def killed_syncs(campaign: Path, revisions: list[Path], times: int, seconds: float) -> tuple[int, int]:
+    """Sync one revision after the other and kill each sync at a random moment of its writing.
+
+    Returns how many died, and how many of them left a run open.
+    """
     chance, died, half = random.Random(17103), 0, 0
-    for _ in range(times):
+    for i in range(times):
+        shutil.copytree(revisions[i % 3], campaign.parent, dirs_exist_ok=True)
         process = begun_sync(campaign)
         try:
-            process.wait(chance.uniform(0.1, 1.0) * seconds)
+            process.wait(chance.uniform(0.0, 0.9) * seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             died += 1
-        half += ("RUNNING",) in rows(campaign, "select status from runs")
+            half += ("RUNNING",) in rows(campaign, "select status from runs")
     return died, half
 
 
 @pytest.mark.parametrize("times", [5, pytest.param(25, marks=pytest.mark.all_faults)])
-def test_killed_syncs_leave_nothing_doubled(campaign: Path, tmp_path: Path, times: int) -> None:
-    """Syncs killed at random, then one left alone: one finished run a key, every history equal to the files."""
-    died, half = killed_syncs(campaign, times, seconds_of_a_sync(campaign, tmp_path / "copy"))
+def test_killed_syncs_leave_nothing_doubled(campaign: Path, revisions: list[Path], tmp_path: Path, times: int) -> None:
+    """Syncs of changing records killed at random, then one left alone: one current run a key, equal to the files."""
+    seconds = seconds_of_a_sync(campaign, tmp_path / "copy")
+    died, half = killed_syncs(campaign, revisions, times, seconds)
     track(campaign, records=campaign.parent)
-    in_line(campaign)
-    print(f"{times} syncs, {died} killed, {half} left a run open, {len(statuses(campaign))} runs, 0 doubled")
+    keys = sorted(r.key for r in wanted(campaign, campaign.parent).runs)
+    assert sorted(rows(campaign, CURRENT)) == [(key, "FINISHED") for key in keys]
+    assert histories(campaign) == projected_histories(campaign)
+    assert check(campaign, records=campaign.parent) == []
+    assert rows(campaign, "select * from runs where status = 'RUNNING'") == []
+    print(f"{times} syncs, {died} killed, {half} left a run open; then {len(keys)} keys, 0 doubled, 0 open")
+
+
+CURRENT = """select k.value, r.status from runs r
+             join tags k on k.run_uuid = r.run_uuid and k.key = 'k3bench.key'
+             join tags s on s.run_uuid = r.run_uuid and s.key = 'state' and s.value = 'current'
+             join tags d on d.run_uuid = r.run_uuid and d.key = 'k3bench.digest'"""
 
 
 def test_several_syncs_at_once_make_each_run_once(fresh: Path) -> None:

@@ -9,12 +9,15 @@ flat copies that the runs table shows. Times are the records' own, so that the s
 
 from __future__ import annotations
 
+import csv
+import io
+from collections import Counter
 from collections.abc import Iterator
 
 from k3bench.publish.arms import measured_arms
 from k3bench.publish.flatten import numbers
 from k3bench.publish.projected import Campaign, Point, Projected, bounded, curve, safe_key, shared_tags
-from k3bench.records.comparison import Comparison
+from k3bench.records.comparison import Comparison, EqualityRow
 from k3bench.records.measurement import Arm
 from k3bench.records.reported import Reported
 
@@ -93,7 +96,7 @@ def _verdict(campaign: Campaign, start: int, end: int) -> Projected:
         "mlflow.note.content": campaign.note,
         "kind": record.kind,
         **{f"c{level.concurrency}_word": level.word for level in record.levels},
-        **{f"equality.{i:02d}": f"{row.status}: {row.what}" for i, row in enumerate(record.equality or (), 1)},
+        **_equality_tags(record),
         **shared_tags(record, "verdict"),
     }
     note = tags.pop("mlflow.note.content")
@@ -106,8 +109,40 @@ def _verdict(campaign: Campaign, start: int, end: int) -> Projected:
         tags={**bounded(tags), "mlflow.note.content": note},
         params={"comparison.digest": record.digest(), "metric": record.metric, "margin_pct": repr(record.margin_pct)},
         points=tuple(points),
-        artifacts={"comparison.json": record.to_bytes(), **{f"report/{n}": d for n, d in campaign.files.items()}},
+        artifacts={
+            "comparison.json": record.to_bytes(),
+            **_equality_table(record),
+            **{f"report/{n}": d for n, d in campaign.files.items()},
+        },
     )
+
+
+#: More probes than this are counted by kind in the tags; the table holds each of them anyway.
+MAX_PROBE_TAGS = 24
+
+
+def _equality_tags(record: Comparison) -> dict[str, str]:
+    rows = record.equality or ()
+    if len(rows) <= MAX_PROBE_TAGS:
+        return {f"equality.{i:02d}": f"{row.status}: {row.what}" for i, row in enumerate(rows, 1)}
+    kinds: dict[str, Counter[str]] = {}
+    for row in rows:
+        kinds.setdefault(f"{row.kind}, {row.what}", Counter())[row.status] += 1
+    return {
+        f"equality.{i:02d}": f"{what}: " + ", ".join(f"{n} {status}" for status, n in sorted(found.items()))
+        for i, (what, found) in enumerate(kinds.items(), 1)
+    }
+
+
+def _equality_table(record: Comparison) -> dict[str, bytes]:
+    """Every probe as a row that the UI shows as a table."""
+    if not record.equality:
+        return {}
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(EqualityRow.model_fields), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row.model_dump(mode="json") for row in record.equality)
+    return {"tables/equality.csv": out.getvalue().encode()}
 
 
 def _verdict_columns(record: Comparison, end: int) -> Iterator[Point]:

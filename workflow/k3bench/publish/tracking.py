@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 KEY, DIGEST, PENDING = "k3bench.key", "k3bench.digest", "k3bench.pending"
 SUPERSEDED, STATE = "k3bench.superseded_by", "state"
 #: MLflow's own limits for one call.
-BATCH_METRICS, BATCH_OTHERS = 1000, 100
+BATCH_ALL, BATCH_OTHERS = 1000, 100
+STEP_METRICS = BATCH_ALL - 2 * BATCH_OTHERS
 #: What MLflow must know before it is imported: no telemetry, no emoji on stdout, bounded waiting.
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -152,6 +153,7 @@ def _sync_one(client: MlflowClient, done: Synced, experiment: str, run: Projecte
     there = list(there)
     whole = [r for r in there if r.data.tags.get(DIGEST) == run.digest and r.info.status == "FINISHED"]
     begun = [r for r in there if r.data.tags.get(PENDING) == run.digest and r not in whole]
+    whole.sort(key=lambda r: r.data.tags.get(STATE) != "current")
     if whole:
         kept = whole[0].info.run_id
         done.skipped.append(run.key)
@@ -161,7 +163,7 @@ def _sync_one(client: MlflowClient, done: Synced, experiment: str, run: Projecte
         done.written.append(run.key)
     for other in there:
         if other.info.run_id != kept and other.data.tags.get(SUPERSEDED) != kept:
-            _supersede(client, other.info.run_id, kept)
+            _supersede(client, other, kept, run.end_ms)
             done.superseded += 1
     if not whole:
         client.set_terminated(kept, status="FINISHED", end_time=run.end_ms)
@@ -172,9 +174,12 @@ def _sync_one(client: MlflowClient, done: Synced, experiment: str, run: Projecte
     done.run_ids[run.key] = kept
 
 
-def _supersede(client: MlflowClient, old: str, new: str) -> None:
-    client.set_tag(old, SUPERSEDED, new)
-    client.set_tag(old, STATE, "superseded")
+def _supersede(client: MlflowClient, old: Run, new: str, end_ms: int) -> None:
+    """Mark an older run; one that a killed sync left open is closed, or it would run for ever."""
+    client.set_tag(old.info.run_id, STATE, "superseded")
+    if old.info.status != "FINISHED":
+        client.set_terminated(old.info.run_id, status="KILLED", end_time=end_ms)
+    client.set_tag(old.info.run_id, SUPERSEDED, new)
 
 
 def _create(client: MlflowClient, experiment: str, run: Projected) -> str:
@@ -191,13 +196,9 @@ def _log(client: MlflowClient, run_id: str, run: Projected) -> None:
     metrics = [Metric(p.key, p.value, p.time_ms or 1, p.step) for p in run.points]
     params = [Param(k, v) for k, v in run.params.items()]
     tags = [RunTag(k, v) for k, v in {**run.tags, "role": run.role, STATE: "current"}.items()]
-    for i in range(0, max(len(metrics), 1), BATCH_METRICS - 2 * BATCH_OTHERS):
-        client.log_batch(
-            run_id,
-            metrics=metrics[i : i + BATCH_METRICS - 2 * BATCH_OTHERS],
-            params=params[:BATCH_OTHERS] if i == 0 else [],
-            tags=tags[:BATCH_OTHERS] if i == 0 else [],
-        )
+    for i in range(max(-(-len(metrics) // STEP_METRICS), -(-max(len(tags), len(params)) // BATCH_OTHERS))):
+        few, many = slice(i * BATCH_OTHERS, (i + 1) * BATCH_OTHERS), slice(i * STEP_METRICS, (i + 1) * STEP_METRICS)
+        client.log_batch(run_id, metrics=metrics[many], params=params[few], tags=tags[few])
     if run.artifacts:
         _upload(client, run_id, run.artifacts)
 
@@ -242,7 +243,17 @@ def _differences_of(client: MlflowClient, run: Projected, there: list[Run]) -> l
         return [f"{run.key}: its last sync was broken off"]
     if only.data.tags[DIGEST] != run.digest:
         return [f"{run.key}: MLflow holds an older version"]
-    return _wrong_values(client, run, only.info.run_id)
+    return [*_wrong_words(run, only), *_wrong_values(client, run, only.info.run_id)]
+
+
+def _wrong_words(run: Projected, there: Run) -> list[str]:
+    """Tags and params that are not what was written."""
+    return [
+        f"{run.key}: {kind} {name} differs from the records"
+        for kind, wanted, got in (("tag", run.tags, there.data.tags), ("param", run.params, there.data.params))
+        for name in sorted(wanted)
+        if got.get(name) != wanted[name]
+    ]
 
 
 def _wrong_values(client: MlflowClient, run: Projected, run_id: str) -> list[str]:
