@@ -43,7 +43,9 @@ def soak(campaign: Campaign, kills: int, seed: int) -> Counter[str]:
 
 
 def _kill_one(campaign: Campaign, kind: str, draw: random.Random) -> int:
-    found = sorted(campaign.pids(kind))
+    end = time.monotonic() + 10
+    while not (found := sorted(campaign.pids(kind))) and time.monotonic() < end and not campaign.is_complete():
+        time.sleep(0.1)
     if not found:
         return 0
     with contextlib.suppress(ProcessLookupError):
@@ -70,7 +72,7 @@ def soaked(cluster: Cluster, clone: Path, recipe: str, kills: int, seed: int, ro
     killed = soak(campaign, kills, seed)
     campaign.finish()
     total = sum(killed.values())
-    words = ", ".join(f"{number} {kind}" for kind, number in sorted(killed.items()))
+    words = ", ".join(f"{number} {kind}" for kind, number in sorted(killed.items()) if number)
     rows.append(check(f"{total} random kills ({words})", campaign, time.monotonic() - begun, most_redone=total))
 
 
