@@ -36,7 +36,7 @@ SHOTS = os.environ.get("K3_SCREENSHOTS")
 READY = {
     "table": "obs1.before",
     "curves": "Against concurrency",
-    "verdicts": "verdict ",
+    "verdicts": "verdict {campaign}",
     "verdict": "primary level",
 }
 SPEC = Spec(name="shown", racks=("r1", "r2"), blocks=2, effects_pct={1: -4.0, 2: -3.5, 4: -3.0})
@@ -149,7 +149,7 @@ def test_saved_views_open_and_show_the_numbers(shown: tuple[Path, Receipt, str])
         for link in receipt.links:
             await tab.command("Page.navigate", url="about:blank")
             await tab.open(f"{base}/{link.fragment}", width=1700, height=1000)
-            ready = READY[link.name]
+            ready = READY[link.name].format(campaign=receipt.campaign)
             await tab.until(f"document.body.innerText.includes({ready!r})")
             await tab.evaluate("document.querySelector('[aria-label=\"Close\"]')?.click()")
             if link.name == "curves":  # three charts of three arms, drawn
