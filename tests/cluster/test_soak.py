@@ -29,7 +29,7 @@ LONG_RECIPE = (
 def soak(campaign: Campaign, kills: int, seed: int) -> Counter[str]:
     """Kill, start again what has to be started again, and go on; returns how many of each kind were killed."""
     draw, killed = random.Random(seed), Counter[str]()
-    while sum(killed.values()) < kills and not campaign.is_complete():
+    while sum(killed.values()) < kills and not _is_over(campaign):
         time.sleep(draw.uniform(0.2, 3.0))
         kind = draw.choice(KINDS)
         if kind == "slurmd":
@@ -42,9 +42,14 @@ def soak(campaign: Campaign, kills: int, seed: int) -> Counter[str]:
     return killed
 
 
+def _is_over(campaign: Campaign) -> bool:
+    """Reading all records takes as long as a kill, so only an ended head makes us look."""
+    return campaign.head.poll() is not None and campaign.is_complete()
+
+
 def _kill_one(campaign: Campaign, kind: str, draw: random.Random) -> int:
     end = time.monotonic() + 10
-    while not (found := sorted(campaign.pids(kind))) and time.monotonic() < end and not campaign.is_complete():
+    while not (found := sorted(campaign.pids(kind))) and time.monotonic() < end and not _is_over(campaign):
         time.sleep(0.1)
     if not found:
         return 0
