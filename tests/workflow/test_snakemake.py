@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .clone import ROOT, environment, make_clone
+from .clone import ROOT, environment, make_clone, run
 
 LAPTOP = (ROOT / "recipes/laptop.yaml").read_text()
 
@@ -74,3 +74,11 @@ def test_an_unknown_profile_lists_the_profiles(tmp_path: Path) -> None:
     found = subprocess.run(command, cwd=clone, env=environment(), capture_output=True, text=True, check=False)
     assert found.returncode == 2
     assert "gpu, laptop, slurm" in found.stderr
+
+
+def test_what_follows_two_dashes_goes_to_snakemake_wherever_the_options_stand(tmp_path: Path) -> None:
+    """`--until plan` stops after the plan, and a campaign without a comparison has nothing to show."""
+    clone = make_clone(tmp_path / "clone", laptop=LAPTOP)
+    run(clone, "laptop", "--profile", "gpu", "--", "--until", "plan")
+    assert (clone / "results/laptop/plan.json").exists()
+    assert not (clone / "results/laptop/builds").exists()

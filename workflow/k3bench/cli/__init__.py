@@ -28,7 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # an ASCII terminal must not turn a minus sign into a crash
-    args = parser().parse_args(argv)
+    words, rest = _split(list(sys.argv[1:] if argv is None else argv))
+    args = parser().parse_args(words)
+    if rest:
+        args.rest = rest
     try:
         return int(args.run(args) or 0)
     except K3Error as error:
@@ -40,6 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; what is measured is kept, the same command goes on from here", file=sys.stderr)
         return 130
+
+
+def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """`run ... -- more` hands what follows `--` to Snakemake; argparse mixes it up with options before it."""
+    if words[:1] != ["run"] or "--" not in words:
+        return words, ()
+    cut = words.index("--")
+    return words[:cut], tuple(words[cut + 1 :])
 
 
 def parser() -> argparse.ArgumentParser:

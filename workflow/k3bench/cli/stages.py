@@ -22,12 +22,12 @@ def _add_run(verbs: Verbs) -> None:
         "k3bench run",
         "k3bench run --profile slurm recipes/two-racks.yaml",
         "k3bench run recipes/laptop.yaml --dry-run",
+        "k3bench run recipes/laptop.yaml -- --until measure      what follows -- goes to snakemake",
     )
     verb.add_argument("recipe", nargs="?", default="recipes/laptop.yaml", type=Path, help="default: %(default)s")
     verb.add_argument("--profile", default="laptop", help="a folder of workflow/profiles/: laptop, gpu or slurm")
     verb.add_argument("-n", "--dry-run", action="store_true", help="only say what would be done")
-    verb.add_argument("rest", nargs="*", metavar="-- ...", help="further arguments for snakemake, after --")
-    verb.set_defaults(run=_run)
+    verb.set_defaults(run=_run, rest=())
 
 
 def _run(args: argparse.Namespace) -> int:
