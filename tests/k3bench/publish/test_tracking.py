@@ -442,3 +442,14 @@ def _one_call_a_metric(tmp_path: Path, runs: list[Projected]) -> float:
             client.log_metric(made, p.key, p.value, timestamp=p.time_ms, step=p.step)
         client.set_terminated(made)
     return (time.monotonic() - began) / len(runs)
+
+
+def test_records_that_return_make_the_older_run_current_again(campaign: Path, revisions: list[Path]) -> None:
+    """Revision A, then B, then A, then B: always one current run a key, and it is the one of the records."""
+    for i in (0, 1, 0, 1, 0):
+        shutil.copytree(revisions[i], campaign.parent, dirs_exist_ok=True)
+        track(campaign, records=campaign.parent)
+        assert check(campaign, records=campaign.parent) == []
+        assert histories(campaign) == projected_histories(campaign)
+    states = Counter(value for (value,) in rows(campaign, "select value from tags where key = 'state'"))
+    assert states == {"current": 9, "superseded": 9}

@@ -162,16 +162,28 @@ def _sync_one(client: MlflowClient, done: Synced, experiment: str, run: Projecte
         _log(client, kept, run)
         done.written.append(run.key)
     for other in there:
-        if other.info.run_id != kept and other.data.tags.get(SUPERSEDED) != kept:
+        if other.info.run_id != kept and not _is_superseded(other, kept):
             _supersede(client, other, kept, run.end_ms)
             done.superseded += 1
+    _revive(client, kept, there)
     if not whole:
         client.set_terminated(kept, status="FINISHED", end_time=run.end_ms)
         client.set_tag(kept, DIGEST, run.digest)
-    elif whole[0].data.tags.get(STATE) != "current":
-        client.set_tag(kept, STATE, "current")
-        client.delete_tag(kept, SUPERSEDED)
     done.run_ids[run.key] = kept
+
+
+def _is_superseded(old: Run, new: str) -> bool:
+    tags = old.data.tags
+    return tags.get(STATE) == "superseded" and tags.get(SUPERSEDED) == new and old.info.status != "RUNNING"
+
+
+def _revive(client: MlflowClient, kept: str, there: list[Run]) -> None:
+    """Records can return to what they were: a run that an earlier sync superseded is then the current one again."""
+    for run in there:
+        if run.info.run_id == kept and run.data.tags.get(STATE) != "current":
+            client.set_tag(kept, STATE, "current")
+        if run.info.run_id == kept and SUPERSEDED in run.data.tags:
+            client.delete_tag(kept, SUPERSEDED)
 
 
 def _supersede(client: MlflowClient, old: Run, new: str, end_ms: int) -> None:
