@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from k3bench.cli import parser
+from k3bench.cli import parse, parser
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "results/README.md"])
@@ -56,7 +56,7 @@ def test_every_example_of_help_parses(name: str) -> None:
 def complaint(line: str) -> str:
     """What argparse says of a command line; empty where it has nothing to say."""
     with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.suppress(SystemExit):
-        parser().parse_args(shlex.split(line)[1:])
+        parse(shlex.split(line)[1:])
     return said.getvalue()
 
 

@@ -28,10 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # an ASCII terminal must not turn a minus sign into a crash
-    words, rest = _split(list(sys.argv[1:] if argv is None else argv))
-    args = parser().parse_args(words)
-    if rest:
-        args.rest = rest
+    args = parse(list(sys.argv[1:] if argv is None else argv))
     try:
         return int(args.run(args) or 0)
     except K3Error as error:
@@ -45,12 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """`run ... -- more` hands what follows `--` to Snakemake; argparse mixes it up with options before it."""
-    if words[:1] != ["run"] or "--" not in words:
-        return words, ()
-    cut = words.index("--")
-    return words[:cut], tuple(words[cut + 1 :])
+def parse(words: list[str]) -> argparse.Namespace:
+    """The verb and its arguments. `run ... -- more` keeps what follows `--` for Snakemake: argparse mixes it up."""
+    cut = words.index("--") if words[:1] == ["run"] and "--" in words else len(words)
+    args = parser().parse_args(words[:cut])
+    if words[cut + 1 :]:
+        args.rest = tuple(words[cut + 1 :])
+    return args
 
 
 def parser() -> argparse.ArgumentParser:
