@@ -88,6 +88,6 @@ def _residency(record: Comparison) -> str:
 def _claim_caption(record: Comparison, stem: str) -> str:
     runs = {f.band_runs for f in record.reported.figures if f.band_runs} if record.reported else set()
     if stem == "forest":
-        return "Dots are published changes. One run an arm was shown, so no interval can be formed and none is drawn."
+        return "Dots are published changes. One value an arm is shown, so no interval can be formed and none is drawn."
     band = f"the published band, the range of {min(runs)} zero-change runs" if runs else "the published band"
-    return f"Dots are published levels and changes, one run an arm, so there is no interval. Shade: {band}."
+    return f"Dots are published levels and changes, one value an arm, so there is no interval. Shade: {band}."

@@ -142,7 +142,7 @@ def claim_level_blocks(record: At) -> tuple[Block, ...]:
         Paragraph(
             "delta is recomputed from the two levels in its row. p of that rule: how often one before and one after "
             "run of an unchanged build lie at least this far apart, measured in such a band. No interval can be formed "
-            "from one run an arm, so none is printed."
+            "from one value an arm, so none is printed."
         ),
         *_not_a_verdict(record),
     )
