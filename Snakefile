@@ -44,5 +44,11 @@ include: "workflow/rules/compare.smk"
 include: "workflow/rules/publish.smk"
 
 
+onerror:
+    shell(
+        "grep -h -A 3 -E '^(error: |.*NOT measured)' results/*/logs/*.log >&2 || true"
+    )
+
+
 onsuccess:
     shell("test ! -e results/{NAME:q}/comparison.json || k3bench show results/{NAME:q}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from k3bench.evidence import Evidence, read_evidence
+from k3bench.store import recorded_campaigns
 
 from .clone import environment, make_clone, run, start
 
@@ -91,3 +93,31 @@ def test_an_mlflow_that_cannot_be_written_costs_the_receipt_and_never_the_report
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     run(clone, "small")
     assert (clone / "results/small/receipt.json").exists()
+
+
+def test_results_that_were_removed_are_due_again_although_the_report_is_there(tmp_path: Path) -> None:
+    """Snakemake asks for the report only; what it rests on is looked for before Snakemake begins."""
+    clone = make_clone(tmp_path / "clone", small=RECIPE)
+    run(clone, "small")
+    shutil.rmtree(clone / "results/small/observations")
+    run(clone, "small")
+    evidence = read_evidence(clone / "results/small")
+    assert isinstance(evidence, Evidence)
+    assert len(evidence.points) == 16
+    next((clone / "results/small/observations/obs1/points").glob("*-c1.json")).unlink()
+    run(clone, "small")
+    healed = read_evidence(clone / "results/small")
+    assert isinstance(healed, Evidence)
+    assert len(healed.points) == 16
+    assert "so far: improvement" in run(clone, "small")
+
+
+def test_a_campaign_measured_here_keeps_its_folder_from_a_recorded_one_of_its_name(tmp_path: Path) -> None:
+    """Two campaigns of one name never write over each other."""
+    recorded = tmp_path / "results/recorded"
+    for name in ("alone", "taken"):
+        (recorded / name).mkdir(parents=True)
+        (recorded / name / "plan.json").touch()
+    (tmp_path / "results/taken").mkdir()
+    (tmp_path / "results/taken/plan.json").touch()
+    assert list(recorded_campaigns(recorded)) == ["alone"]

@@ -14,8 +14,10 @@ from pathlib import Path
 from k3bench.cluster import environment as loopback_cluster
 from k3bench.errors import RecipeError, StoreError
 from k3bench.recipe import load_recipe
+from k3bench.records.comparison import Comparison
 from k3bench.records.measurement import Allocation
-from k3bench.store import CampaignFolder, read_record
+from k3bench.records.plan import Plan
+from k3bench.store import CampaignFolder, read_record, write_atomic
 
 
 def run_campaign(recipe: Path, *, profile: str, dry_run: bool, rest: tuple[str, ...]) -> int:
@@ -34,7 +36,10 @@ def run_campaign(recipe: Path, *, profile: str, dry_run: bool, rest: tuple[str, 
     ]
     if not dry_run:
         _take_lock(name)
-        _forget_failures(CampaignFolder(Path("results") / name))
+        folder = CampaignFolder(Path("results") / name)
+        _check_writable(folder)
+        _forget_what_is_gone(folder)
+        _say_last_word(folder)
     if profile == "slurm":
         os.environ.update(loopback_cluster())
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -62,11 +67,42 @@ def _take_lock(name: str) -> None:
     os.set_inheritable(descriptor, True)
 
 
-def _forget_failures(folder: CampaignFolder) -> None:
-    """A failed allocation's summary holds no result; without it the allocation is due again."""
-    for path in sorted(folder.root.glob("observations/*/alloc*.json")):
-        if read_record(path, Allocation).status == "failed":
+def _check_writable(folder: CampaignFolder) -> None:
+    """One clear error now instead of Snakemake's traceback later."""
+    probe = folder.root / ".writable"
+    write_atomic(probe, b"")
+    probe.unlink()
+
+
+def _forget_what_is_gone(folder: CampaignFolder) -> None:
+    """Make due again what failed, and what rests on files that are no longer there.
+
+    Snakemake asks for the report only: with the report in place it would not miss what lies before it. Summaries and
+    reports hold no result of their own; points are never touched.
+    """
+    summaries = sorted(folder.root.glob("observations/*/alloc*.json"))
+    for path in summaries:
+        if not _stands(folder, read_record(path, Allocation)):
             path.unlink()
+    planned = read_record(folder.plan, Plan).observations if folder.plan.exists() else ()
+    wanted = [folder.allocation(o.id, a.id) for o in planned for a in o.allocations]
+    if not all(path.exists() for path in wanted):
+        folder.comparison.unlink(missing_ok=True)
+    if not folder.comparison.exists():
+        for path in (folder.report / "pr.md", folder.report / "index.html", folder.receipt):
+            path.unlink(missing_ok=True)
+
+
+def _stands(folder: CampaignFolder, summary: Allocation) -> bool:
+    points = (folder.point(summary.observation, ref.point) for ref in summary.accepted)
+    return summary.status == "measured" and all(path.exists() for path in points)
+
+
+def _say_last_word(folder: CampaignFolder) -> None:
+    """With nothing left to do Snakemake says only that; the answer is said here."""
+    if folder.comparison.exists():
+        head = read_record(folder.comparison, Comparison).headline
+        print(f"so far: {head.word.replace('_', ' ')}; {folder.report / 'pr.md'}", file=sys.stderr)
 
 
 def run_tests(*, everything: bool, rest: tuple[str, ...]) -> int:

@@ -62,6 +62,14 @@ IDENTITIES = (
 )
 
 
+def same_steps(*, in_process: bool) -> frozenset[str]:
+    """Metrics of the very steps that TPOT is the mean of: no witness for it, however loosely they are tied.
+
+    In process no prompt is run before a batch, so that its first token is a decode step as well.
+    """
+    return frozenset({"step_p99_ms", "ttft_median_ms"} if in_process else {"step_p99_ms"})
+
+
 @dataclass(frozen=True)
 class BatchTimes:
     """One closed-loop batch: all rows start together and emit one token a step.

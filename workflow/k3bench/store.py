@@ -183,9 +183,14 @@ class CampaignFolder:
 
 
 def recorded_campaigns(root: Path) -> dict[str, str]:
-    """Name -> folder of every campaign kept under `results/recorded/`: those that hold a plan or reported figures."""
+    """Name -> folder of every campaign kept under `results/recorded/`: those that hold a plan or reported figures.
+
+    One whose name a campaign measured here has taken is left out: its report would be written over that campaign's.
+    """
     found = sorted(p for name in ("plan.json", "reported.json") for p in root.glob(f"*/{name}"))
-    return {p.parent.name: p.parent.as_posix() for p in found}
+    return {
+        p.parent.name: p.parent.as_posix() for p in found if not (root.parent / p.parent.name / "plan.json").exists()
+    }
 
 
 def summaries(root: Path) -> list[str]:

@@ -66,6 +66,8 @@ def test_a_number_with_a_unit_is_refused_because_the_unit_is_in_the_name(value: 
         ("isl_tokens: 32", "isl_tokens: 2000000", "positions"),
         ("seed: 17103", "seed: 17103\ntrace: {tool: nsys, level: 3}", "valid choices: 1, 2, 4"),
         ("seed: 17103", "seed: &a 1\nlooks: *a", "no YAML anchors"),
+        ("blocks: 2\n", "blocks: 2000000000\n", "points are more than anyone will measure"),
+        ("name: laptop", "name: recorded", "is not a campaign's to take"),
     ],
 )
 def test_a_plan_that_cannot_run_is_refused_before_anything_runs(old: str, new: str, expected: str) -> None:

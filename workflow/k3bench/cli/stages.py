@@ -97,20 +97,20 @@ def _add_build(verbs: Verbs) -> None:
     )
     verb.add_argument("plan", type=Path)
     verb.add_argument("arm", metavar="PAIR/ARM")
-    verb.add_argument("--out", type=Path, required=True)
+    verb.add_argument("--out", type=Path, help="default: builds/PAIR/ARM.json beside the plan")
     verb.set_defaults(run=_build)
 
 
 def _build(args: argparse.Namespace) -> None:
     from k3bench.build import build_arm
     from k3bench.records.plan import Plan
-    from k3bench.store import read_record, write_record
+    from k3bench.store import CampaignFolder, read_record, write_record
 
     pair, arm = _two_names(args.arm, "PAIR/ARM, e.g. p1/before")
     if arm not in ("before", "after"):
         raise RecordError(f"arm {arm!r} is neither before nor after", where=args.arm)
     build = build_arm(read_record(args.plan, Plan), pair, arm)  # type: ignore[arg-type]
-    write_record(args.out, build)
+    write_record(args.out or CampaignFolder(args.plan.parent).build(pair, arm), build)
     print(f"{pair}/{arm}: {build.engine} {build.preset}, policy {build.policy}, identity {build.identity[:12]}")
 
 
@@ -176,7 +176,7 @@ def _add_compare(verbs: Verbs) -> None:
         "k3bench compare results/recorded/pr-17103 --out results/pr-17103/comparison.json",
     )
     verb.add_argument("folder", type=Path)
-    verb.add_argument("--out", type=Path, required=True)
+    verb.add_argument("--out", type=Path, help="default: results/<campaign>/comparison.json")
     verb.set_defaults(run=_compare)
 
 
@@ -187,17 +187,19 @@ def _compare(args: argparse.Namespace) -> None:
     from k3bench.store import CampaignFolder, write_record
 
     found = read_evidence(args.folder)
+    recorded = args.folder.absolute().parent.name == "recorded"
+    out = args.out or (args.folder.parent.parent / args.folder.name if recorded else args.folder) / "comparison.json"
     if isinstance(found, Evidence):
         comparison = campaign(
             found.plan, found.points, **found.others(), noise=read_noise(Path("results"), args.folder)
         )
         noise = noise_record(found.plan, found.points, blocks=found.blocks, fingerprints=found.fingerprints)
         if noise is not None:
-            write_record(CampaignFolder(args.out.parent).noise, noise)
+            write_record(CampaignFolder(out.parent).noise, noise)
     else:
         comparison = reported_comparison(found)
-    write_record(args.out, comparison)
-    print(f"{comparison.campaign}: {comparison.headline.word}")
+    write_record(out, comparison)
+    print(f"{comparison.campaign}: {comparison.headline.word}; {out}")
 
 
 def _add_publish(verbs: Verbs) -> None:
@@ -270,8 +272,10 @@ def _add_verify(verbs: Verbs) -> None:
     verb.add_argument("observation")
     verb.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     verb.add_argument("--preset", action="append", default=[], help="instead of the recipe's; may be given again")
-    verb.add_argument("--budget", type=float, metavar="SECONDS", help="per preset; later probes become `not_run` rows")
-    verb.add_argument("--out", type=Path, required=True)
+    verb.add_argument(
+        "--budget", type=_seconds, metavar="SECONDS", help="per preset; later probes become `not_run` rows"
+    )
+    verb.add_argument("--out", type=Path, help="default: equivalence.json of the observation")
     verb.set_defaults(run=_verify)
 
 
@@ -309,7 +313,7 @@ def _verify(args: argparse.Namespace) -> int:
         asked = verify_served(plan, builds, args.observation, logs=folder.root / "logs")  # type: ignore[arg-type]
         found = found.model_copy(update={"rows": (*found.rows, *asked.rows)}) if found else asked
     assert found is not None
-    write_record(args.out, found)
+    write_record(args.out or folder.equivalence(args.observation), found)
     counts = Counter(row.status for row in found.rows)
     print(f"{args.observation}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     return 0
@@ -364,6 +368,13 @@ def _trace(args: argparse.Namespace) -> int:
     from k3bench.trace.command import run
 
     return run(args)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+    return value
 
 
 def _two_names(text: str, shape: str) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from k3bench.compare.table import run_table
 from k3bench.compare.verdict import Rule
 from k3bench.compare.zero import zero_change_of
 from k3bench.errors import StatisticsError
-from k3bench.metrics import METRICS
+from k3bench.metrics import METRICS, same_steps
 from k3bench.records.comparison import (
     Comparison,
     DeltaBand,
@@ -267,6 +267,7 @@ class _Comparing:
             _pairs_at(pairs, self.headline),
             levels,
             self._others(per_metric, ()),
+            same_steps(in_process=any(p.restart == "none" for p in self.given.points)),
         )
 
     def _others(

@@ -102,12 +102,14 @@ def count_witnesses(
     pairs: Pairs,
     levels: Sequence[LevelResult],
     others: Sequence[MetricResult],
+    dependent: frozenset[str] = frozenset(),
 ) -> Witnesses:
-    """The record's part. Only a witness with the headline's own word corroborates it."""
+    """The record's part. Only a witness with the headline's own word corroborates it; `dependent` metrics never do."""
     found = restatements(table, headline, real)
     corr, rows = level_correlations(pairs, table.levels)
     word = levels[primary].word
-    agreeing = [*_other_metrics(others, primary, word, found, table), *_other_levels(levels, primary, word, corr)]
+    apart = [o for o in others if o.metric not in dependent]
+    agreeing = [*_other_metrics(apart, primary, word, found, table), *_other_levels(levels, primary, word, corr)]
     logs, groups, _ = _rows_at(table, primary, real)
     effective = None
     if logs.shape[0] >= 1 and logs.shape[-1] >= witnesses.MIN_RESIDUALS:

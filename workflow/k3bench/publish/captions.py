@@ -40,7 +40,8 @@ def _count(n: int, noun: str) -> str:
 def _tpot(record: Comparison) -> str:
     bands = [level.delta_band for level in record.levels if level.delta_band]
     band = (
-        f"Shade: where a zero change of the same design stays with 95 %, from {bands[0].n_pairs} zero-change pairs."
+        "Shade: where a zero change of the same design stays with 95 %, "
+        f"from {bands[0].n_pairs} zero-change pairs and the floor."
         if bands
         else "No band: there are no zero-change observations."
     )

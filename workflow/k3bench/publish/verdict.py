@@ -73,7 +73,10 @@ def _inconclusive(head: At, level: At, what: str) -> str:
     if level.inconclusive_because:
         text += f": {BECAUSE[level.inconclusive_because.raw]}"
     if level.blocks_to_settle:
-        text += f". About {count(level.blocks_to_settle)} blocks an observation would settle it"
+        text += (
+            f". About {count(level.blocks_to_settle)} blocks an observation would settle it, "
+            "if the change is what it seems"
+        )
     return text + "."
 
 

@@ -17,6 +17,10 @@ from k3bench.records.base import Model, Name, Record
 
 Positive = Annotated[int, Field(ge=1)]
 Percent = Annotated[float, Field(gt=0, lt=100)]
+#: Folders under results/ that are not campaigns.
+KEPT_NAMES = ("recorded", "mlartifacts")
+#: More points than any campaign has; a plan with a slip of the keyboard in it is refused before it is drawn.
+MAX_POINTS = 1_000_000
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?$", max_length=300)]
 Engine = Literal["k3model", "simulated", "openai", "k3model-served"]
 #: Engines whose arms share a process, so that nothing but the policy can differ between them.
@@ -197,6 +201,11 @@ def _impossible(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """Plans that can never be run or never answer: (field, problem, cure)."""
     levels, ids = list(recipe.workload.levels), [o.id for o in recipe.observations]
     choose = f"valid choices: {', '.join(map(str, levels))}"
+    if recipe.name in KEPT_NAMES:
+        yield "name", f"results/{recipe.name} is not a campaign's to take", "choose another name for file and recipe"
+    runs = 4 * recipe.blocks * len(levels) * (len(ids) + recipe.zero_change)
+    if runs > MAX_POINTS:
+        yield "blocks", f"{runs} points are more than anyone will measure", f"plan at most {MAX_POINTS} points"
     if recipe.primary_level not in levels:
         yield "primary_level", f"primary_level {recipe.primary_level} is not among workload.levels", choose
     if recipe.primary_metric not in METRICS:
