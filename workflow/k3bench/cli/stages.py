@@ -372,8 +372,8 @@ def _trace(args: argparse.Namespace) -> int:
 
 def _seconds(text: str) -> float:
     value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+    if not value >= 0:
+        raise argparse.ArgumentTypeError("must not be negative")
     return value
 
 

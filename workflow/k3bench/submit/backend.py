@@ -7,6 +7,7 @@ before it has started, as long as its controller (pid and start time) lives.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Backend(Protocol):
 
 #: submitit's children are reaped when this process starts or ends others; dropping them would warn instead
 _children: list[Any] = []
+atexit.register(_children.clear)  # while modules are still whole: at the very end submitit would stumble over its own
 
 
 class InProcess:
