@@ -133,7 +133,8 @@ def _evidence(record: At) -> list[str]:
     missing = {o.kind.raw for o in record.outstanding}
     lines = [f"{bold('Why:')} {_why(record)}", f"{bold('Same results:')} {_same(record)}"]
     names = ", ".join(sorted(k.replace("_", "-") for k in missing))
-    lines.append(f"{bold('Missing:')} {names + ' (see Outstanding)' if names else 'nothing of what was planned'}.")
+    missing = f"{names} (see Outstanding)" if names else "nothing of what was planned"
+    lines.append(f"{bold('Missing or incomplete:')} {missing}.")
     return lines
 
 
