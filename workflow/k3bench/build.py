@@ -15,10 +15,7 @@ from pathlib import Path
 
 from k3bench.errors import BuildError
 from k3bench.records.measurement import Arm
-from k3bench.records.plan import Build, Plan
-
-#: Packages whose versions can change a decode step.
-VERSIONED = ("torch", "triton", "numpy")
+from k3bench.records.plan import VERSIONED, Build, Plan
 
 
 def build_arm(plan: Plan, pair: str, arm: Arm) -> Build:

@@ -101,8 +101,7 @@ def spec_digests(plan: Plan) -> dict[tuple[str, str], str]:
 
     Snakemake reruns an allocation only when its own digest changes, whatever else changed in the recipe.
     """
-    recipe = plan.recipe.model_dump(mode="json", by_alias=True)
-    shared = {k: recipe[k] for k in ("engine", "arms", "workload", "validity", "seed")}
+    shared = plan.recipe.measured
     return {
         (o.id, a.id): digest_of([shared, o.rack, o.pair, [b.model_dump(mode="json") for b in o.blocks_of(a.id)]])
         for o in plan.observations

@@ -22,15 +22,13 @@ from k3bench.metrics import point_metrics
 from k3bench.records.base import digest_of
 from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Allocation, Arm, Block, Check, Measurement, PointName, PointRef
-from k3bench.records.plan import Build, Plan, PlannedBlock, PlannedObservation
+from k3bench.records.plan import VERSIONED, Build, Plan, PlannedBlock, PlannedObservation
 from k3bench.records.recipe import Workload
 from k3bench.store import CampaignFolder, gzip_bytes, read_record, write_atomic, write_once, write_record
 from k3bench.submit import raise_if_over
 from k3bench.validity import check_batches
 
 Say = Callable[[str], None]
-#: Packages that can change a decode step.
-VERSIONED = ("torch", "triton", "numpy")
 ARMS: tuple[Arm, Arm] = ("before", "after")
 
 
@@ -52,10 +50,9 @@ class AllocationSpec:
     @property
     def key(self) -> str:
         """Digest of what is measured: changing a title or a margin measures nothing again."""
-        recipe = self.plan.recipe.model_dump(mode="json", by_alias=True)
         return digest_of(
             {
-                "recipe": {k: recipe[k] for k in ("name", "engine", "arms", "workload", "validity", "seed")},
+                "recipe": {"name": self.plan.recipe.name, **self.plan.recipe.measured},
                 "observation": self.observation.model_dump(mode="json", exclude={"blocks", "allocations"}),
                 "blocks": [b.model_dump(mode="json") for b in self.blocks],
                 "builds": {arm: build.identity for arm, build in self.builds.items()},

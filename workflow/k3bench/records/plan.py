@@ -77,6 +77,10 @@ class Plan(Record):
         return {o.id: o for o in self.observations}[name]
 
 
+#: Packages whose versions can change a decode step.
+VERSIONED = ("torch", "triton", "numpy")
+
+
 class Build(Record):
     """One arm made runnable. Holds no clock, so the same sources give the same bytes."""
 

@@ -7,7 +7,7 @@ Out of scope: reading YAML, and whether a preset or policy exists (`k3bench.reci
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -190,6 +190,11 @@ class Recipe(Record):
         for at, problem, cure in _impossible(self):
             raise PydanticCustomError("impossible", "{problem}", {"at": at, "problem": problem, "cure": cure})
         return self
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """The part that decides what is measured, as plain data: a new title or margin measures nothing again."""
+        return self.model_dump(mode="json", by_alias=True, include={"engine", "arms", "workload", "validity", "seed"})
 
     @property
     def simulated(self) -> bool:
