@@ -130,9 +130,8 @@ def _cautions(record: At) -> list[Block]:
 
 
 def _evidence(record: At) -> list[str]:
-    missing = {o.kind.raw for o in record.outstanding}
     lines = [f"{bold('Why:')} {_why(record)}", f"{bold('Same results:')} {_same(record)}"]
-    names = ", ".join(sorted(k.replace("_", "-") for k in missing))
+    names = ", ".join(sorted({o.kind.raw.replace("_", "-") for o in record.outstanding}))
     missing = f"{names} (see Outstanding)" if names else "nothing of what was planned"
     lines.append(f"{bold('Missing or incomplete:')} {missing}.")
     return lines
