@@ -163,6 +163,17 @@ def test_a_gain_printed_with_the_other_sign_is_named_for_what_it_is() -> None:
     assert "(before - after)/before" in _one(check_pr(text), "deltas", "is printed").text
 
 
+def test_a_gain_written_as_a_factor_is_held_against_both_ratios() -> None:
+    """`1.05x` is before/after, not +1.05 %; a factor that neither ratio gives is caught."""
+    head = "| c | before TPOT (ms) | after TPOT (ms) | Speedup |\n|---|---|---|---|\n"
+    right = check_pr(head + "| 1 | 10.0 | 9.5 | 1.05x |\n| 8 | 20.0 | 19.6 | 1.02× |\n")
+    assert [f.text for f in right if f.status == "holds" and f.subject == "deltas"] == [
+        "before/after or after/before reproduces 1.05x (c=1, -5.00 %), 1.02x (c=8, -2.00 %)"
+    ]
+    wrong = check_pr(head + "| 1 | 10.0 | 9.5 | 1.20x |\n")
+    assert any("1.2x is printed, 10 -> 9.5 gives 1.053x" in f.text for f in wrong if f.status == "does_not_follow")
+
+
 def test_metric_rows_of_other_projects_are_read() -> None:
     """One row a metric, arms as columns: identities show in the numbers."""
     text = (

@@ -44,13 +44,18 @@ def label(row: Row) -> str:
 
 
 def _deltas(figures: Figures) -> Iterator[Finding]:
-    good, unsaid, values = [], [], {}
+    good, unsaid, factors, values = [], [], [], {}
     for row in figures.rows:
         exact = _exact(row)
         if exact is None:
             continue
         values[f"{label(row)} delta_pct"] = exact
-        if row.delta is None:
+        if row.factor is not None:
+            if _is_ratio(row, row.factor):
+                factors.append(f"{row.factor.value:g}x ({label(row)}, {exact:+.2f} %)")
+            else:
+                yield _wrong_factor(row, row.factor, exact)
+        elif row.delta is None:
             unsaid.append(f"{exact:+.2f} % ({label(row)})")
         elif _fits(row, row.delta):
             good.append(f"{row.delta.value:+g} % ({label(row)})")
@@ -58,6 +63,9 @@ def _deltas(figures: Figures) -> Iterator[Finding]:
             yield _wrong_delta(row, row.delta, exact)
     if good:
         yield Finding("holds", "deltas", "100 (after/before - 1) reproduces " + ", ".join(good), values)
+    if factors:
+        text = "before/after or after/before reproduces " + ", ".join(factors)
+        yield Finding("holds", "deltas", text, values)
     if unsaid:
         yield Finding("holds", "deltas", "no delta is printed; the levels give " + ", ".join(unsaid), values)
 
@@ -76,6 +84,22 @@ def _fits(row: Row, delta: Printed) -> bool:
     low = delta_pct(row.before.ends[1], row.after.ends[0])
     high = delta_pct(row.before.ends[0], row.after.ends[1])
     return low <= delta.ends[1] + 1e-9 and delta.ends[0] - 1e-9 <= high
+
+
+def _is_ratio(row: Row, factor: Printed) -> bool:
+    """A factor may be written either way round; levels anywhere inside their rounding can give it."""
+    assert row.before is not None
+    assert row.after is not None
+    low, high = row.before.ends[0] / row.after.ends[1], row.before.ends[1] / row.after.ends[0]
+    return any(lo <= factor.ends[1] and factor.ends[0] <= hi for lo, hi in ((low, high), (1 / high, 1 / low)))
+
+
+def _wrong_factor(row: Row, factor: Printed, exact: float) -> Finding:
+    assert row.before is not None
+    assert row.after is not None
+    b, a = row.before.value, row.after.value
+    text = f"{label(row)}: {factor.value:g}x is printed, {b:g} -> {a:g} gives {b / a:.4g}x, a delta of {exact:+.2f} %"
+    return Finding("does_not_follow", "deltas", text, {"printed": factor.value, "recomputed_pct": exact})
 
 
 def _wrong_delta(row: Row, delta: Printed, exact: float) -> Finding:

@@ -24,7 +24,7 @@ _ROLES: tuple[tuple[str, Role | None], ...] = (
     (r"\bbuild\b|wheel", "build"),
     (r"\bfamily\b|\bmodule\b", "family"),
     (r"->|→|=>", "arrow"),
-    (r"delta|Δ|δ|\bchange\b|diff|gain|speed.?up|improve|reduction|as published|^%$|\bvs\b", "delta"),
+    (r"delta|Δ|δ|\bchange\b|diff|gain|\bratio\b|speed.?up|improve|reduction|as published|^%$|\bvs\b", "delta"),
     (r"\bbefore\b|baseline|\bbase\b|\bmain\b|\bmaster\b|\bold\b|without|\bw/o\b|\boff\b|unmodified|\bpre\b", "before"),
     (r"\bafter\b|\bthis pr\b|\bpr\b|\bnew\b|\bwith\b|\bw/|\bon\b|patched|\bhead\b|\bpost\b", "after"),
     (r"concurren|^conc\.?$|^c$|^bs$|batch.?size|\blevel\b|\busers\b", "level"),
@@ -61,6 +61,11 @@ def number_in(cell: str) -> Printed | None:
         return None
     number = Printed.parse(found[1].replace(",", ""))
     return alone(number)
+
+
+def factor_in(cell: str) -> Printed | None:
+    """The number of a cell that is written as a factor, `1.05x`; None for any other cell."""
+    return number_in(cell) if re.match(r"[~≈(\s]*\d+(?:\.\d+)?\s*[x×](?![a-z])", cell, re.I) else None
 
 
 def alone(number: Printed) -> Printed | None:

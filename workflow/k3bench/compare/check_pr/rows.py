@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from k3bench.compare.check_pr.columns import Kind, Role, kind_of, number_in, role_of
+from k3bench.compare.check_pr.columns import Kind, Role, factor_in, kind_of, number_in, role_of
 from k3bench.compare.check_pr.page import Fact, Grid, Page
 from k3bench.compare.published import Printed
 
 
 @dataclass(frozen=True)
 class Row:
-    """One before/after comparison of one metric."""
+    """One before/after comparison of one metric; `factor` is a gain written as `1.05x`, either way round."""
 
     observation: str | None
     level: int | None
@@ -27,6 +27,7 @@ class Row:
     job: str | None = None
     rack: str | None = None
     build: str | None = None
+    factor: Printed | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -52,7 +53,8 @@ def _rows(grid: Grid) -> Iterator[Row]:
         if "arrow" in at:
             before, after = _both(at["arrow"], before, after)
         before, after = _time(before), _time(after)
-        delta = number_in(at.get("delta", ""))
+        factor = factor_in(at.get("delta", ""))
+        delta = None if factor else number_in(at.get("delta", ""))
         if sum(x is not None for x in (before, after, delta)) == 0 or (
             delta is None and (before is None or after is None)
         ):
@@ -67,6 +69,7 @@ def _rows(grid: Grid) -> Iterator[Row]:
             job=_named(at.get("job", "")),
             rack=_named(at.get("rack", "")),
             build=_named(at.get("build", "")),
+            factor=factor,
         )
 
 
@@ -138,7 +141,7 @@ def _united(rows: Sequence[Row]) -> list[Row]:
         if seen is None:
             found[key] = row
         elif seen.delta is None or row.delta is None or seen.delta.value == row.delta.value:
-            names = ("delta", "job", "rack", "build")
+            names = ("delta", "factor", "job", "rack", "build")
             found[key] = replace(seen, **{n: getattr(seen, n) or getattr(row, n) for n in names})
         elif seen.delta.half != row.delta.half:
             # the same delta printed with more and with fewer decimals: the finer one says more
