@@ -9,7 +9,15 @@ import hashlib
 import json
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+)
 
 from k3bench.errors import RecordError
 
@@ -25,6 +33,23 @@ class Model(BaseModel):
     """A part of a record: frozen, strict, no unknown keys, no NaN."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+
+class Grown(Model):
+    """A part that got fields after its first records were kept. Those named in `ADDED` are left out of the file while
+    they hold their default, so that a record from before keeps its bytes and its digest.
+    """
+
+    ADDED: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_what_was_added(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        data: dict[str, Any] = handler(self)
+        for name in self.ADDED:
+            if getattr(self, name) == fields[name].get_default(call_default_factory=True):
+                data.pop(name, None)
+        return data
 
 
 class Record(Model):

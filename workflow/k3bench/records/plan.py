@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from k3bench.records.base import Digest, Model, Name, Record, digest_of
+from k3bench.records.base import Digest, Grown, Model, Name, Record, digest_of
+from k3bench.records.builds import INSTALLED, ImageName, Inside
 from k3bench.records.measurement import ARMS_OF, Arm, Order, PointName
 from k3bench.records.recipe import Recipe
 
@@ -81,14 +82,27 @@ class Plan(Record):
 VERSIONED = ("torch", "triton", "numpy")
 
 
-class Build(Record):
-    """One arm made runnable. Holds no clock, so the same sources give the same bytes."""
+#: What tells where a build came from and lies, but not what runs: its sources and outputs have digests of their own.
+PROVENANCE = {"git_commit", "git_dirty", "repository", "ref", "merge_base", "history", "place"}
 
+
+class Build(Grown, Record):
+    """One arm made runnable. Holds no clock, so the same sources give the same bytes.
+
+    `git_commit` and `git_dirty` are those of the checkout for an installed build, and the build's own commit for a git
+    build. `place` is the folder below the campaign's that holds the work tree or the unpacked wheel (`tree/`), the log
+    and, for a rebuilt pair, compile caches of its own (`cache/`).
+    """
+
+    ADDED: ClassVar[tuple[str, ...]] = (
+        *("name", "rebuild", "place", "python_path", "repository", "ref", "merge_base", "history"),
+        *("patch_digest", "dirty_digest", "wheel_digest", "image", "command", "output_digest"),
+    )
     SCHEMA: ClassVar[str] = "k3bench.build/1"
     schema_: Literal["k3bench.build/1"] = Field(default="k3bench.build/1", alias="schema")
     pair: Name
     arm: Arm
-    kind: Literal["installed"]
+    kind: Literal["installed", "git", "wheel", "image"]
     engine: Name
     preset: str
     policy: str
@@ -97,8 +111,22 @@ class Build(Record):
     git_commit: str | None
     git_dirty: bool | None
     versions: dict[Name, str]
+    name: Name = INSTALLED
+    rebuild: bool = False
+    place: Inside | None = None
+    python_path: Inside | None = None
+    repository: str | None = None
+    ref: str | None = None
+    merge_base: str | None = None
+    history: str | None = None
+    patch_digest: Digest | None = None
+    dirty_digest: Digest | None = None
+    wheel_digest: Digest | None = None
+    image: ImageName | None = None
+    command: tuple[str, ...] = ()
+    output_digest: Digest | None = None
 
     @property
     def identity(self) -> str:
         """Digest of what runs. The commit is provenance and not part of it: the sources have a digest of their own."""
-        return digest_of(self.model_dump(mode="json", exclude={"git_commit", "git_dirty"}))
+        return digest_of(self.model_dump(mode="json", exclude=PROVENANCE))

@@ -13,7 +13,8 @@ from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from k3bench.metrics import HEADLINE, METRICS
-from k3bench.records.base import Model, Name, Record
+from k3bench.records.base import Grown, Model, Name, Record
+from k3bench.records.builds import CODE_FIELDS, INSTALLED, BuildSpec, InstalledBuild
 
 Positive = Annotated[int, Field(ge=1)]
 Percent = Annotated[float, Field(gt=0, lt=100)]
@@ -22,6 +23,8 @@ KEPT_NAMES = ("recorded", "mlartifacts")
 #: More points than any campaign has; a plan with a slip of the keyboard in it is refused before it is drawn.
 MAX_POINTS = 1_000_000
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?$", max_length=300)]
+#: A field of a lock, e.g. `policy`, `environment.OMP_NUM_THREADS`, `commit`, `versions.torch`.
+LockField = Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[A-Za-z0-9_.-]+)?$", max_length=200)]
 Engine = Literal["k3model", "simulated", "openai", "k3model-served"]
 #: Engines whose arms share a process, so that nothing but the policy can differ between them.
 IN_PROCESS: tuple[Engine, ...] = ("k3model", "simulated")
@@ -80,7 +83,7 @@ class ArmSpec(Model):
     """
 
     policy: str
-    build: Name = "installed"
+    build: Name = INSTALLED
     environment: dict[Name, str] = {}
     arguments: tuple[str, ...] = ()
     endpoint: Url | None = None
@@ -109,12 +112,14 @@ class Workload(Model):
     warmup_batches: Annotated[int, Field(ge=0)] = 1
 
 
-class ObservationSpec(Model):
-    """One rack with one build pair."""
+class ObservationSpec(Grown):
+    """One rack with one build pair. `rebuild` makes the pair anew, in its own folder, with compile caches of its own."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("rebuild",)
     id: Name
     rack: Name = "local"
     pair: Name = "p1"
+    rebuild: bool = False
 
 
 class Validity(Model):
@@ -161,15 +166,23 @@ class Profiling(Model):
     families: tuple[FamilyPattern, ...] = ()
 
 
-class Recipe(Record):
-    """One question, asked in full before anything runs."""
+class Recipe(Grown, Record):
+    """One question, asked in full before anything runs.
 
+    `declared_change` names the fields in which the locks of the two builds differ; without it, exactly what the arms of
+    the recipe differ in.
+    """
+
+    ADDED: ClassVar[tuple[str, ...]] = ("builds", "build_where", "declared_change")
     SCHEMA: ClassVar[str] = "k3bench.recipe/1"
     schema_: Literal["k3bench.recipe/1"] = Field(default="k3bench.recipe/1", alias="schema")
     name: Name
     title: str
     engine: EngineSpec
     arms: Arms
+    builds: dict[Name, BuildSpec] = {}
+    build_where: Literal["here", "job"] = "here"
+    declared_change: tuple[LockField, ...] | None = None
     workload: Workload
     observations: Annotated[tuple[ObservationSpec, ...], Field(min_length=1)]
     blocks: Positive
@@ -195,6 +208,14 @@ class Recipe(Record):
     def measured(self) -> dict[str, Any]:
         """The part that decides what is measured, as plain data: a new title or margin measures nothing again."""
         return self.model_dump(mode="json", by_alias=True, include={"engine", "arms", "workload", "validity", "seed"})
+
+    def build_of(self, arm: Literal["before", "after"]) -> BuildSpec:
+        """What an arm runs from."""
+        return self.builds.get(getattr(self.arms, arm).build, InstalledBuild())
+
+    def rebuilt(self, pair: str) -> bool:
+        """Whether a build pair is made anew instead of being shared."""
+        return any(o.rebuild for o in self.observations if o.pair == pair)
 
     @property
     def simulated(self) -> bool:
@@ -235,11 +256,56 @@ def _impossible(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         if recipe.engine.name in IN_PROCESS and getattr(recipe.arms, arm).environment:
             problem = f"arm {arm} has an environment, but both arms of {recipe.engine.name} share one process"
             yield f"arms.{arm}.environment", problem, "remove it; an environment needs an engine that is restarted"
+    yield from _impossible_builds(recipe)
     yield from _impossible_serving(recipe)
     if recipe.simulated and recipe.engine.truth is None:
         yield "engine.name", "engine simulated needs `truth:`", "add tpot_ms, effect_pct, run_sd_pct, ..."
     if recipe.engine.truth is not None and not recipe.simulated:
         yield "engine.truth", "`truth:` belongs to engine simulated only", "a measured engine has no known answer"
+
+
+def _impossible_builds(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Builds that nobody declared, or that the engine cannot run."""
+    known, arms, name = (INSTALLED, *recipe.builds), recipe.arms, recipe.engine.name
+    for arm in ("before", "after"):
+        chosen = getattr(arms, arm).build
+        if chosen not in known:
+            cure = f"choose from: {', '.join(dict.fromkeys(known))}; or add `builds: {{{chosen}: ...}}`"
+            yield f"arms.{arm}.build", f"build {chosen!r} of arm {arm} is not known", cure
+    for unused in set(recipe.builds) - {arms.before.build, arms.after.build}:
+        yield (
+            f"builds.{unused}",
+            f"no arm names build {unused!r}",
+            "let an arm say `build:` with this name, or remove it",
+        )
+    if getattr(recipe.builds.get(INSTALLED), "kind", INSTALLED) != INSTALLED:
+        yield f"builds.{INSTALLED}", f"{INSTALLED!r} always means what this environment runs", "choose another name"
+    if name in IN_PROCESS and arms.before.build != arms.after.build:
+        problem = f"both arms of {name} share one process, which can run one build only"
+        cure = "let both arms name the same build, or choose engine k3model-served, whose server is started per run"
+        yield "arms.after.build", problem, cure
+    for arm in ("before", "after"):
+        yield from _impossible_build_of(recipe, arm, known)
+    for pair in dict.fromkeys(o.pair for o in recipe.observations):
+        if len({o.rebuild for o in recipe.observations if o.pair == pair}) > 1:
+            yield "observations", f"build pair {pair!r} is both rebuilt and not", "give the rebuilt one its own name"
+    valid = (*(f for f in ArmSpec.model_fields if f not in ("build", "environment")), *CODE_FIELDS)
+    for field in recipe.declared_change or ():
+        if field not in valid and not field.startswith(("environment.", "versions.", *(f"{v}." for v in valid))):
+            choices = ", ".join((*valid, "environment.<NAME>", "versions.<package>"))
+            yield "declared_change", f"a lock has no field {field!r}", f"valid choices: {choices}"
+
+
+def _impossible_build_of(recipe: Recipe, arm: Any, known: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    if getattr(recipe.arms, arm).build not in known:
+        return
+    kind, name, serving = recipe.build_of(arm).kind, recipe.engine.name, recipe.engine.serving
+    if kind != INSTALLED and serving is not None and serving.endpoint:
+        cure = "let serving.command start it, or leave `build:` out: what runs there is not known here"
+        yield f"arms.{arm}.build", "a server that runs already cannot be started from a build", cure
+    if kind == "image" and name in (*IN_PROCESS, *K3MODEL):
+        problem = f"engine {name} runs from Python packages, not from a container image"
+        yield f"arms.{arm}.build", problem, "use a build of kind git, wheel or installed"
 
 
 def _impossible_serving(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
