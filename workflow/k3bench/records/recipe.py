@@ -113,7 +113,7 @@ class Workload(Model):
 
 
 class ObservationSpec(Grown):
-    """One rack with one build pair. `rebuild` makes the pair anew, in its own folder, with compile caches of its own."""
+    """One rack with one build pair. `rebuild` makes the pair anew: own folder, own compile caches, emptied."""
 
     ADDED: ClassVar[tuple[str, ...]] = ("rebuild",)
     id: Name
