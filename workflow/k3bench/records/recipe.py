@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, JsonValue, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from k3bench.metrics import HEADLINE, METRICS
 from k3bench.records.base import Grown, Model, Name, Record
 from k3bench.records.builds import CODE_FIELDS, INSTALLED, BuildSpec, InstalledBuild
+from k3bench.records.trtllm import Trtllm
 
 Positive = Annotated[int, Field(ge=1)]
 Percent = Annotated[float, Field(gt=0, lt=100)]
@@ -25,11 +26,11 @@ MAX_POINTS = 1_000_000
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?$", max_length=300)]
 #: A field of a lock, e.g. `policy`, `environment.OMP_NUM_THREADS`, `commit`, `versions.torch`.
 LockField = Annotated[str, StringConstraints(pattern=r"^[a-z_]+(\.[A-Za-z0-9_.-]+)?$", max_length=200)]
-Engine = Literal["k3model", "simulated", "openai", "k3model-served"]
+Engine = Literal["k3model", "simulated", "openai", "k3model-served", "trtllm"]
 #: Engines whose arms share a process, so that nothing but the policy can differ between them.
 IN_PROCESS: tuple[Engine, ...] = ("k3model", "simulated")
 #: Engines that are asked through a server.
-SERVED: tuple[Engine, ...] = ("openai", "k3model-served")
+SERVED: tuple[Engine, ...] = ("openai", "k3model-served", "trtllm")
 #: Engines that run the K3 of this repository, so that presets, options and policies must be its own.
 K3MODEL: tuple[Engine, ...] = ("k3model", "k3model-served")
 
@@ -64,9 +65,10 @@ class Serving(Model):
     request_limit_s: Positive = 600
 
 
-class EngineSpec(Model):
+class EngineSpec(Grown):
     """What is measured. `preset` names a K3 configuration; `options` are its named variants."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("trtllm",)
     name: Engine
     preset: str = "nano"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -74,19 +76,23 @@ class EngineSpec(Model):
     context: Literal["prefill", "noise"] = "prefill"
     truth: Truth | None = None
     serving: Serving | None = None
+    trtllm: Trtllm | None = None
 
 
-class ArmSpec(Model):
+class ArmSpec(Grown):
     """One side of the comparison: the overlap policy, the build it runs from, and its extra environment.
 
-    Served engines only: `arguments` are added to the server's command, `endpoint` is where this arm runs already.
+    Served engines only: `arguments` are added to the server's command, `endpoint` is where this arm runs already,
+    `config` (TensorRT-LLM) are keys of its YAML file.
     """
 
+    ADDED: ClassVar[tuple[str, ...]] = ("config",)
     policy: str
     build: Name = INSTALLED
     environment: dict[Name, str] = {}
     arguments: tuple[str, ...] = ()
     endpoint: Url | None = None
+    config: dict[Name, JsonValue] = {}
 
 
 class Arms(Model):
@@ -135,12 +141,19 @@ class Validity(Model):
     max_client_bias_pct: Percent = 0.5
 
 
-class Resources(Model):
-    """What one allocation asks for. Site names (account, partition) belong in the profile."""
+class Resources(Grown):
+    """What one allocation asks for. Site names (account, partition) belong in the profile.
 
+    `segment` keeps this many nodes in one NVLink domain, where Slurm has topology/block; it replaces `--switches=1`.
+    `queue_minutes`: a job whose rack has not come free for this long is withdrawn, and the campaign goes on without it.
+    """
+
+    ADDED: ClassVar[tuple[str, ...]] = ("segment", "queue_minutes")
     minutes: Positive = 60
     nodes: Positive = 1
     gpus_per_node: Annotated[int, Field(ge=0)] = 0
+    segment: Positive | None = None
+    queue_minutes: Annotated[float, Field(gt=0)] | None = None
 
 
 class Tracking(Model):
@@ -249,15 +262,16 @@ def _impossible(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "looks", f"{recipe.looks} looks at {recipe.blocks} blocks", "a look needs at least one new block"
     if recipe.trace.tool != "none" and recipe.trace.level not in (None, *levels):
         yield "trace.level", f"trace.level {recipe.trace.level} is not among workload.levels", choose
-    if recipe.trace.tool != "none" and recipe.engine.name != "k3model":
+    if recipe.trace.tool != "none" and recipe.engine.name not in ("k3model", "trtllm"):
         cure = "start the server under nsys yourself and use `k3bench trace`, or write `trace: {tool: none}`"
-        yield "trace.tool", f"a profiled run needs engine k3model, not {recipe.engine.name}", cure
+        yield "trace.tool", f"a profiled run needs engine k3model or trtllm, not {recipe.engine.name}", cure
     for arm in ("before", "after"):
         if recipe.engine.name in IN_PROCESS and getattr(recipe.arms, arm).environment:
             problem = f"arm {arm} has an environment, but both arms of {recipe.engine.name} share one process"
             yield f"arms.{arm}.environment", problem, "remove it; an environment needs an engine that is restarted"
     yield from _impossible_builds(recipe)
     yield from _impossible_serving(recipe)
+    yield from _impossible_trtllm(recipe)
     if recipe.simulated and recipe.engine.truth is None:
         yield "engine.name", "engine simulated needs `truth:`", "add tpot_ms, effect_pct, run_sd_pct, ..."
     if recipe.engine.truth is not None and not recipe.simulated:
@@ -319,6 +333,8 @@ def _impossible_serving(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             yield f"arms.{arm}.endpoint", "an arm's endpoint needs engine openai with serving.endpoint", "remove it"
     if name == "openai":
         yield from _impossible_openai(recipe, serving or Serving())
+    elif name == "trtllm":
+        return
     elif serving is not None and name in IN_PROCESS:
         yield "engine.serving", f"engine {name} runs in this process", "remove `serving:` or choose k3model-served"
     elif serving is not None and (serving.endpoint or serving.command):
@@ -336,3 +352,22 @@ def _impossible_openai(recipe: Recipe, serving: Serving) -> Iterator[tuple[str, 
         yield "engine.serving.restart", problem, "write `restart: none`; the report will say so"
     if serving.endpoint and not recipe.arms.equal and recipe.arms.before.endpoint == recipe.arms.after.endpoint:
         yield "arms.after.endpoint", "both arms would measure the same server", "give each arm its endpoint"
+
+
+def _impossible_trtllm(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """What only TensorRT-LLM has, on engines that are not it, and the other way round."""
+    engine, serving = recipe.engine, recipe.engine.serving
+    if engine.name != "trtllm":
+        if engine.trtllm is not None:
+            yield "engine.trtllm", f"engine {engine.name} is not TensorRT-LLM", "write `name: trtllm`, or remove it"
+        for arm in ("before", "after"):
+            if getattr(recipe.arms, arm).config:
+                yield f"arms.{arm}.config", f"engine {engine.name} has no YAML file", "remove it"
+        return
+    if engine.trtllm is None:
+        yield "engine.trtllm", "engine trtllm needs `trtllm:`", "see recipes/gb300-tep16-pr17103.yaml"
+    if serving is not None and (serving.endpoint or serving.command or serving.restart != "server"):
+        cure = "remove endpoint, command and restart; attach to a running server with engine openai"
+        yield "engine.serving", "engine trtllm starts its own server for every run", cure
+    if recipe.trace.tool not in ("none", "nsys"):
+        yield "trace.tool", f"{recipe.trace.tool} cannot trace the ranks of TensorRT-LLM", "write `trace: {tool: nsys}`"
