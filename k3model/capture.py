@@ -140,7 +140,8 @@ class Decode:
             return
         self.warm_up()
         graph = torch.cuda.CUDAGraph()
-        with multi_stream(), torch.cuda.graph(graph, pool=self.model.graph_pool()):
+        mode = self.model.collectives.capture_error_mode
+        with multi_stream(), torch.cuda.graph(graph, pool=self.model.graph_pool(), capture_error_mode=mode):
             self._eager_step(self.ranges or nvtx_range)
         self._graph = graph
 

@@ -56,8 +56,9 @@ class K3Config:
     variant: Variant = "B"
     tp_size: int = 1
     collectives: Literal["none_needed", "absent", "distributed"] = "none_needed"
+    shares: int = 0  # the model is this many sixteenths of K3's width, so that sixteen would be K3; 0 = as given above
     held_experts: int = 0  # experts kept on this rank; 0 = its share of all
-    routing: Literal["router", "seeded"] = "router"  # seeded: every token hits one held expert, known in advance
+    routing: Literal["router", "seeded"] = "router"  # seeded: every token hits one expert a share, known in advance
     routing_seed: int = 252  # its distinct hits over 92 layers are within two of the expected, at 1, 2, 4 and 8 rows
     # switches that decide what is measured
     state_pool: Literal["gathered", "indexed"] = "gathered"  # gathered: the PR lists the state among crossing tensors
@@ -71,10 +72,20 @@ class K3Config:
             self._divides(what, size)
         for what in ("mlp_intermediate", "vocab"):
             self._divides(what, getattr(self, what))
+        if self.shares:
+            self._divides("shares", self.shares)
+        if self.variant == "B":
+            self._divides("shared_intermediate", self.shared_intermediate)
         if self.layers < 1 or self.held_experts < 0 or self.page_tokens < 1:
             raise ConfigError("layers and page_tokens must be positive, held_experts not negative", where=self.name)
         if not self.held_experts:
             self._divides("experts", self.experts)
+        if self.local_experts % self.hit_groups:
+            raise ConfigError(
+                f"{self.local_experts} held experts are not {self.hit_groups} equal groups, one for each share",
+                where=f"{self.name}.held_experts",
+                fix=f"choose a multiple of {self.hit_groups}, or leave it out",
+            )
         if self.routing == "router" and self.local_experts * self.tp_size < self.experts:
             raise ConfigError(
                 f"{self.local_experts} held experts on {self.tp_size} ranks cannot serve a router over {self.experts}",
@@ -160,6 +171,11 @@ class K3Config:
         return self.held_experts or self.experts // self.tp_size
 
     @property
+    def hit_groups(self) -> int:
+        """Seeded routing: groups of held experts in each of which a token hits one; a rank of a share has one."""
+        return max(1, self.shares // self.tp_size)
+
+    @property
     def shared_intermediate_local(self) -> int:
         """A replicates the shared experts, B splits them over the ranks."""
         return self.shared_intermediate if self.variant == "A" else self.shared_intermediate // self.tp_size
@@ -192,11 +208,23 @@ SMALL = replace(
 #: One rank of sixteen: true local shapes, peers absent, every token hitting one held expert.
 RANK_OF_16 = replace(FULL, tp_size=16, collectives="absent", routing="seeded")
 
+#: Heads enough to be cut into two, four, eight or sixteen.
+SMALL_16 = replace(SMALL, name="small-16", kda_heads=16, mla_heads=16)
+
+
+def _widths(shares: int, variant: Variant) -> dict[str, int]:
+    """So many sixteenths of everything that ranks share out; A gives every rank the whole of the shared experts."""
+    shared = FULL.shared_intermediate if variant == "A" else FULL.shared_intermediate // 16 * shares
+    cut = ("kda_heads", "mla_heads", "mlp_intermediate", "vocab")
+    return {"shared_intermediate": shared, **{name: getattr(FULL, name) // 16 * shares for name in cut}}
+
+
 PRESETS: dict[str, K3Config] = {
     "full": FULL,
     "nano": NANO,
     "nano-res": replace(NANO, name="nano-res", layers=13, mla_layers=(3, 7, 11, 12), attn_res_block=4),
     "small": SMALL,
+    "small-16": SMALL_16,
     "layer-kda": replace(
         RANK_OF_16, name="layer-kda", layers=1, mla_layers=(), dense_layers=0, vocab=16384, held_experts=8,
         expert_weights="bf16",
@@ -209,12 +237,19 @@ PRESETS: dict[str, K3Config] = {
         RANK_OF_16, name="block-12", layers=12, mla_layers=(3, 7, 11), held_experts=4, expert_weights="bf16"
     ),
     "rank-93": replace(RANK_OF_16, name="rank-93", held_experts=8, expert_weights="mxfp4"),
+    "share-12": replace(
+        FULL, name="share-12", layers=12, mla_layers=(3, 7, 11), shares=1, routing="seeded", held_experts=4,
+        expert_weights="bf16", **_widths(1, "B"),
+    ),
+    "share-93": replace(
+        FULL, name="share-93", shares=1, routing="seeded", held_experts=8, expert_weights="mxfp4", **_widths(1, "B")
+    ),
 }  # fmt: skip
 
 #: What a recipe may change on a preset. The rest is what makes it K3.
 OPTIONS: tuple[str, ...] = (
-    "variant", "tp_size", "collectives", "held_experts", "routing", "routing_seed", "latent_rms_eps", "layers",
-    "state_pool", "staging_repack", "kda_weights", "kv_cache", "expert_weights", "page_tokens",
+    "variant", "tp_size", "collectives", "shares", "held_experts", "routing", "routing_seed", "latent_rms_eps",
+    "layers", "state_pool", "staging_repack", "kda_weights", "kv_cache", "expert_weights", "page_tokens",
 )  # fmt: skip
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -240,7 +275,23 @@ def preset(name: str, **options: Any) -> K3Config:
         options["mla_layers"] = tuple(layer for layer in base.mla_layers if layer < options["layers"])
     if options.get("tp_size", base.tp_size) != base.tp_size and "collectives" not in options:
         options["collectives"] = "none_needed" if options["tp_size"] == 1 else "distributed"
+    if base.shares:
+        options = _of_shares(base, options) | options
     return replace(base, **options)
+
+
+def _of_shares(base: K3Config, options: dict[str, Any]) -> dict[str, Any]:
+    """Widths of a model made of shares: as many as ranks unless told otherwise, so that a rank holds one."""
+    ranks = options.get("tp_size", base.tp_size)
+    shares = options.get("shares", ranks)
+    if not 1 <= shares <= 16 or shares % ranks:
+        raise ConfigError(
+            f"{shares} shares cannot be cut into {ranks} ranks",
+            where=f"{base.name}.shares",
+            fix="1 to 16 shares, a multiple of tp_size",
+        )
+    held = base.held_experts * shares // ranks
+    return {"shares": shares, "held_experts": held, **_widths(shares, options.get("variant", base.variant))}
 
 
 def _check_option(name: str, option: str, value: Any) -> None:

@@ -35,5 +35,9 @@ class CapacityError(K3ModelError):
     """More rows or a longer context than the caches were built for."""
 
 
+class CollectiveError(K3ModelError):
+    """A collective where none may be, or ranks that do not belong together."""
+
+
 class CheckpointError(K3ModelError):
     """A checkpoint that does not fit this model; the message names the tensor."""

@@ -91,9 +91,13 @@ class ExpertBank:
                 total.index_add_(0, row, out)
         return total
 
-    def seeded(self, z: torch.Tensor, mix: torch.Tensor, groups: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
-        """z [n, L], one weight a row, hits grouped by expert in advance -> wide [n, L]."""
-        total = torch.empty_like(z)
-        for expert, rows in groups:
-            total.index_copy_(0, rows, self._expert(z.index_select(0, rows), expert))
-        return wide(total * mix.unsqueeze(-1))
+    def seeded(self, z: torch.Tensor, mix: torch.Tensor, groups: list[list[tuple[int, torch.Tensor]]]) -> torch.Tensor:
+        """z [n, L], one weight a row, in every group hits by expert known in advance -> wide [n, L]."""
+        return sum((self._group(z, mix, group) for group in groups[1:]), self._group(z, mix, groups[0]))
+
+    def _group(self, z: torch.Tensor, mix: torch.Tensor, group: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
+        """Every row hits one expert of the group."""
+        out = torch.empty_like(z)
+        for expert, rows in group:
+            out.index_copy_(0, rows, self._expert(z.index_select(0, rows), expert))
+        return wide(out * mix.unsqueeze(-1))

@@ -53,7 +53,7 @@ def bytes_per_step(config: K3Config, batch: int, context: int) -> dict[str, int]
 def expected_experts(config: K3Config, layer: int, batch: int) -> float:
     """Distinct held experts hit in a layer: counted from the seeded table, or expected under uniform routing."""
     if config.routing == "seeded":
-        return len(set(seeded_hits(config, layer, batch)))
+        return config.hit_groups * len(set(seeded_hits(config, layer, batch)))
     missed = (1 - config.top_k / config.experts) ** batch
     return config.local_experts * (1 - missed)
 

@@ -1,4 +1,7 @@
-"""Which held expert every row hits when peers are absent: a seeded table, so that bytes per step are known.
+"""Which held expert every row hits when it is not the router that decides: a seeded table, so that bytes are known.
+
+A model made of shares has a group of experts for each, and a row hits the same one in every group: so one rank that
+holds all groups computes what as many ranks with a group each add up to.
 
 Out of scope: real routing (`moe.py`).
 """
@@ -15,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def seeded_hits(config: K3Config, layer: int, rows: int) -> list[int]:
-    """The held expert that each of `rows` hits in this layer: uniform, seeded, alike for any `rows`."""
+    """The expert that each of `rows` hits in each group of held experts: uniform, seeded, alike for any `rows`."""
     draw = random.Random(f"{config.routing_seed}:{layer}")
-    return [draw.randrange(config.local_experts) for _ in range(rows)]
+    return [draw.randrange(config.local_experts // config.hit_groups) for _ in range(rows)]
 
 
 class SeededHits:
@@ -25,16 +28,19 @@ class SeededHits:
 
     def __init__(self, config: K3Config, layer: int) -> None:
         self.config, self.layer = config, layer
-        self._groups: dict[int, list[tuple[int, torch.Tensor]]] = {}
+        self._groups: dict[int, list[list[tuple[int, torch.Tensor]]]] = {}
 
-    def groups(self, rows: int, device: torch.device) -> list[tuple[int, torch.Tensor]]:
-        """(expert, row indices) for every expert that is hit."""
+    def groups(self, rows: int, device: torch.device) -> list[list[tuple[int, torch.Tensor]]]:
+        """For each group (expert, row indices) of every expert that is hit."""
         import torch
 
         if rows not in self._groups:
             hits = seeded_hits(self.config, self.layer, rows)
-            self._groups[rows] = [
+            hit_by = [
                 (expert, torch.tensor([row for row, hit in enumerate(hits) if hit == expert], device=device))
                 for expert in sorted(set(hits))
             ]
+            apart = self.config.local_experts // self.config.hit_groups
+            starts = [group * apart for group in range(self.config.hit_groups)]
+            self._groups[rows] = [[(first + expert, rows_) for expert, rows_ in hit_by] for first in starts]
         return self._groups[rows]

@@ -44,6 +44,24 @@ def multi_stream(on: bool = True) -> Iterator[None]:
         _thread.multi_stream = before
 
 
+def in_side_leg() -> bool:
+    """Whether this thread issues the right leg of a fork, on two streams or one after the other."""
+    return bool(getattr(_thread, "side_legs", 0))
+
+
+def side_leg(leg: Callable[[], R]) -> Callable[[], R]:
+    """A right leg that says so while it is issued: collectives refuse to be there, whichever stream it is on."""
+
+    def run() -> R:
+        _thread.side_legs = getattr(_thread, "side_legs", 0) + 1
+        try:
+            return leg()
+        finally:
+            _thread.side_legs -= 1
+
+    return run
+
+
 class Forks:
     """A policy bound to the model's side stream. Layers call `fork`; probes override `gate`, `run_*` and `join`."""
 
@@ -56,6 +74,7 @@ class Forks:
 
     def fork(self, name: str, left: Callable[[], L], right: Callable[[], R], *, allowed: bool = True) -> tuple[L, R]:
         """Run both legs and return both results. `allowed` is the layer's own gate on top of the policy's flag."""
+        right = side_leg(right)
         if self.ranges is not no_ranges:
             left, right = self._ranged(f"fork.{name}.main", left), self._ranged(f"fork.{name}.side", right)
         if self.stream is None or not self.gate(name, allowed):

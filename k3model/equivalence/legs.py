@@ -16,7 +16,7 @@ import torch
 
 from k3model.errors import K3ModelError
 from k3model.policy import OverlapPolicy
-from k3model.streams import Forks
+from k3model.streams import Forks, side_leg
 
 L = TypeVar("L")
 R = TypeVar("R")
@@ -75,6 +75,7 @@ class SwappedForks(Forks):
 
     def fork(self, name: str, left: Callable[[], L], right: Callable[[], R], *, allowed: bool = True) -> tuple[L, R]:
         """Both results, made in the other order."""
+        right = side_leg(right)
         if not self.gate(name, allowed or self.ungated):
             return left(), right()
         self.split[name] += 1
@@ -125,6 +126,7 @@ class LeakyForks(ProbeForks):
 
     def fork(self, name: str, left: Callable[[], L], right: Callable[[], R], *, allowed: bool = True) -> tuple[L, R]:
         """The legs with the leak between them; swapped where there are no streams."""
+        right = side_leg(right)
         if name != self.leaky:
             return super().fork(name, left, right, allowed=allowed)
         if self.stream is None and self.gate(name, allowed):

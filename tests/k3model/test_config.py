@@ -49,11 +49,35 @@ def test_rank_presets_say_that_their_peers_are_absent() -> None:
         "nano": "none_needed",
         "nano-res": "none_needed",
         "small": "none_needed",
+        "small-16": "none_needed",
         "layer-kda": "absent",
         "layer-mla": "absent",
         "block-12": "absent",
         "rank-93": "absent",
+        "share-12": "none_needed",
+        "share-93": "none_needed",
     }
+
+
+@pytest.mark.parametrize("variant", ["A", "B"])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
+def test_a_rank_of_shares_has_the_shapes_of_one_rank_of_sixteen(ranks: int, variant: str) -> None:
+    """So many sixteenths of K3 on as many ranks, with peers that answer."""
+    of_shares, alone = preset("share-12", tp_size=ranks, variant=variant), preset("block-12", variant=variant)
+    for name in (
+        "kda_heads_local", "mla_heads_local", "kda_bfa_rows", "mlp_intermediate_local", "vocab_local",
+        "shared_intermediate_local", "local_experts", "hit_groups",
+    ):  # fmt: skip
+        assert getattr(of_shares, name) == getattr(alone, name), name
+    assert of_shares.collectives == ("none_needed" if ranks == 1 else "distributed")
+
+
+def test_one_rank_can_hold_all_shares() -> None:
+    """What the ranks are compared with; a number of shares that ranks cannot divide is refused."""
+    whole = preset("share-12", shares=8)
+    assert (whole.tp_size, whole.kda_heads, whole.local_experts, whole.hit_groups) == (1, 48, 32, 8)
+    with pytest.raises(ConfigError, match="3 shares cannot be cut into 2 ranks"):
+        preset("share-12", tp_size=2, shares=3)
 
 
 def test_more_ranks_ask_for_real_collectives() -> None:

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from k3model.collectives import Collectives
+from k3model.config import preset
+from k3model.equivalence.legs import SwappedForks
+from k3model.errors import CollectiveError
 from k3model.policy import policy
 from k3model.streams import Forks, multi_stream, multi_stream_is_on, side_stream
 
@@ -55,6 +59,18 @@ def forks_on(log: list[str], name: str = "all") -> Forks:
     """Forks whose side stream writes to the log."""
     stream: Any = FakeStream("side", log)
     return Forks(policy(name), stream)
+
+
+@pytest.mark.parametrize("name", ["all", "serial"])
+def test_no_collective_is_issued_from_a_right_leg(log: list[str], name: str) -> None:
+    """On two streams or one after the other: what is wrong on a GPU fails on any machine, with one rank."""
+    collectives = Collectives(preset("nano"))
+    for forks in (forks_on(log, name), Forks(policy(name), None), SwappedForks(policy(name))):
+        with multi_stream():
+            forks.fork("mla_q_kv", lambda: collectives.all_reduce(torch.ones(2)), lambda: None)
+            with pytest.raises(CollectiveError, match="right leg of a fork"):
+                forks.fork("mla_q_kv", lambda: None, lambda: collectives.all_reduce(torch.ones(2)))
+    collectives.all_reduce(torch.ones(2))
 
 
 def test_side_waits_for_work_before_the_fork_only(log: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from k3model.capture import Decode
-from k3model.config import preset
+from k3model.config import K3Config, preset
 from k3model.decode import K3, build
 from k3model.errors import ConfigError
 from k3model.policy import policy
@@ -25,23 +26,41 @@ def decode(model: K3) -> tuple[torch.Tensor, torch.Tensor]:
     return session.logits.clone(), session.history.clone()
 
 
-def one_rank(rank: int, variant: str, folder: str) -> None:
-    """A process of the group: build its share, decode, leave its results in the folder."""
+def sized(form: str, ranks: int) -> K3Config:
+    """Nano on so many ranks, in a variant, or with hits known in advance in each of two shares."""
+    if form == "seeded":
+        options = {"shares": 2, "routing": "seeded", "held_experts": 4 // ranks}
+        return replace(preset("nano", tp_size=ranks), **options)
+    return preset("nano", tp_size=ranks, variant=form)
+
+
+FORMS = ("A", "B", "seeded")
+
+
+def one_rank(rank: int, folder: str) -> None:
+    """A process of the group: build its share of every form, decode, leave the results in the folder."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    config = preset("nano", tp_size=2, variant=variant)
-    model = build(config, dtype=torch.float64, max_batch=2, context=64)
-    torch.save((*decode(model), model.collectives.kind), f"{folder}/rank{rank}.pt")
+    for form in FORMS:
+        model = build(sized(form, 2), dtype=torch.float64, max_batch=2, context=64)
+        torch.save((*decode(model), model.collectives.kind), f"{folder}/{form}{rank}.pt")
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("variant", ["A", "B"])
-def test_two_ranks_decode_what_one_decodes(tmp_path: Path, variant: str) -> None:
+@pytest.fixture(scope="module")
+def decoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks decoded."""
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.spawn(one_rank, (str(folder),), nprocs=2)
+    return folder
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_two_ranks_decode_what_one_decodes(decoded: Path, form: str) -> None:
     """Split heads, experts, MLPs and vocabulary; same logits in float64, same tokens, and both ranks agree."""
-    mp.spawn(one_rank, (variant, str(tmp_path)), nprocs=2)
-    logits, tokens = decode(build(preset("nano", variant=variant), dtype=torch.float64, max_batch=2, context=64))
+    logits, tokens = decode(build(sized(form, 1), dtype=torch.float64, max_batch=2, context=64))
     for rank in range(2):
-        theirs, chosen, kind = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
+        theirs, chosen, kind = torch.load(decoded / f"{form}{rank}.pt", weights_only=True)
         torch.testing.assert_close(theirs, logits)
         assert torch.equal(chosen, tokens)
         assert kind == "gloo x2"
