@@ -140,6 +140,18 @@ class CampaignFolder:
         """One arm made runnable."""
         return self.root / "builds" / pair / f"{arm}.json"
 
+    def place(self, place: str) -> Path:
+        """What was made for a build: `made.json`, `build.log`, the patches, and the two folders below."""
+        return self.root / "builds" / place
+
+    def tree(self, place: str) -> Path:
+        """The work tree, the unpacked wheel, or the copy of an installed package."""
+        return self.place(place) / "tree"
+
+    def cache(self, place: str) -> Path:
+        """Compile caches of a rebuilt pair."""
+        return self.place(place) / "cache"
+
     def observation(self, observation: str) -> Path:
         """Everything of one observation."""
         return self.root / "observations" / observation

@@ -6,11 +6,11 @@ Out of scope: making any of it (`k3bench.build`), and which arm names which buil
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from k3bench.records.base import Model
+from k3bench.records.base import Digest, Model, Name, Record
 
 #: The build that every recipe has without declaring it: what this environment runs.
 INSTALLED = "installed"
@@ -63,7 +63,8 @@ class GitBuild(Model):
     """Sources at one full commit, in a work tree of their own, with at most one patch on top.
 
     `dirty: declared` takes the checkout's uncommitted changes along, by digest; otherwise they are refused.
-    `command` is run in the work tree, word by word and without a shell. `python_path` is what is put on PYTHONPATH.
+    `command` is run in the work tree, word by word and without a shell, for at most `minutes`. `python_path` is what is
+    put on PYTHONPATH.
     """
 
     kind: Literal["git"]
@@ -72,6 +73,7 @@ class GitBuild(Model):
     patch: Path_ | None = None
     dirty: Literal["refuse", "declared"] = "refuse"
     command: tuple[Word, ...] = ()
+    minutes: Annotated[int, Field(ge=1)] = 120
     python_path: Inside = "."
 
 
@@ -98,3 +100,14 @@ class InstalledBuild(Model):
 BuildSpec = Annotated[GitBuild | WheelBuild | ImageBuild | InstalledBuild, Field(discriminator="kind")]
 #: Fields of what a build is made from, as the difference of two arms names them.
 CODE_FIELDS = ("kind", "commit", "patch", "dirty", "wheel", "image", "command", "python_path", "sources")
+
+
+class Made(Record):
+    """What was made in a place, written last: a place without it was broken off. `key` is the digest of all inputs."""
+
+    SCHEMA: ClassVar[str] = "k3bench.made/1"
+    schema_: Literal["k3bench.made/1"] = Field(default="k3bench.made/1", alias="schema")
+    key: Digest
+    source_digest: Digest
+    output_digest: Digest | None
+    versions: dict[Name, str]

@@ -1,0 +1,86 @@
+"""A build record and its campaign's folder in; how a process runs that very build out: paths, caches, proof.
+
+A served arm gets a working folder and variables; a measuring job adopts the build itself, before anything of it is
+imported. Out of scope: making builds (`k3bench.build`), starting servers (`k3bench.serving`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k3bench.errors import BuildError
+from k3bench.records.plan import Build
+from k3bench.store import CampaignFolder
+
+#: Where compilers keep what they made: every name here points into the build's own folder when a pair is rebuilt.
+CACHES = {
+    "CUDA_CACHE_PATH": "cuda",
+    "DG_JIT_CACHE_DIR": "deepgemm",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "PYTHONPYCACHEPREFIX": "python",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+    "TRITON_CACHE_DIR": "triton",
+    "TRTLLM_DG_CACHE_DIR": "trtllm-deepgemm",
+}
+PACKAGE = "k3model"
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """What a process that runs a build is started with: its folder (None: any) and variables to add."""
+
+    folder: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def runnable(build: Build, root: Path) -> Runnable:
+    """How an arm's server is started. The arm's own environment is in it and wins; its PYTHONPATH comes second."""
+    if build.place is None:
+        return Runnable(environment=build.environment)
+    folder, given = CampaignFolder(root.absolute()), dict(build.environment)
+    tree = folder.tree(build.place)
+    caches = {name: str(folder.cache(build.place) / sub) for name, sub in CACHES.items()} if build.rebuild else {}
+    if build.python_path is None:
+        return Runnable(environment={**caches, **given})
+    other = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    paths = [str(tree / build.python_path), *filter(None, [other])]
+    return Runnable(tree, {**caches, **given, "PYTHONPATH": os.pathsep.join(paths)})
+
+
+def adopt(build: Build, root: Path) -> None:
+    """Make this very process, and those it starts, run the build. Raises `BuildError` if it runs another already."""
+    how = runnable(build, root)
+    os.environ.update({name: value for name, value in how.environment.items() if name not in build.environment})
+    if build.python_path is None or build.place is None:
+        return
+    home = str(CampaignFolder(root.absolute()).tree(build.place) / build.python_path)
+    loaded = getattr(sys.modules.get(PACKAGE), "__file__", None)
+    if loaded is not None and not Path(loaded).is_relative_to(home):
+        raise BuildError(
+            f"this process has loaded {PACKAGE} from elsewhere and cannot run build {build.name!r} of {build.pair} too",
+            where=f"{loaded} is not in {home}",
+            fix="measure each allocation in a process of its own: --executor local, or one OBS/ALLOCATION with --here",
+        )
+    if home not in sys.path:
+        sys.path.insert(0, home)
+
+
+def source_digest(package: Path) -> str:
+    """sha256 over names and contents of a package's Python sources."""
+    total = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        total.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()
+
+
+def same_sources(build: Build, told: str | None) -> str:
+    """Why a process does not run what was built, by the digest that it tells of itself; empty when it does."""
+    if told is None or told == build.source_digest:
+        return ""
+    return f"it runs sources {told[:12]}, but {build.pair}/{build.arm} was built from {build.source_digest[:12]}"
