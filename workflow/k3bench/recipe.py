@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,17 @@ def parse_recipe(text: str, *, where: str, name: str) -> Recipe:
             where=f"{where}:{_line(tree, ('name',))}",
             fix=f"write `name: {name}` or rename the file: results lie under results/<name>/",
         )
-    for loc, problem, cure in _unknown_to_k3model(recipe):
+    for loc, problem, cure in chain(_unknown_to_k3model(recipe), _unknown_to_trtllm(recipe)):
         raise RecipeError(problem, where=f"{where}:{_line(tree, loc)} ({'.'.join(loc)})", fix=cure)
     return recipe
+
+
+def _unknown_to_trtllm(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """What the pinned TensorRT-LLM would not take, or K3 not run on."""
+    if recipe.engine.name == "trtllm":
+        from k3bench.serving.trtllm.refusals import problems
+
+        yield from problems(recipe)
 
 
 def _unknown_to_k3model(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str, str]]:

@@ -152,6 +152,10 @@ class CampaignFolder:
         """Compile caches of a rebuilt pair."""
         return self.place(place) / "cache"
 
+    def server_config(self, arm: str) -> Path:
+        """The YAML file that an arm's server is started with."""
+        return self.root / "trtllm" / f"{arm}.yaml"
+
     def observation(self, observation: str) -> Path:
         """Everything of one observation."""
         return self.root / "observations" / observation

@@ -62,7 +62,7 @@ def verify_served(
         say(f"{observation}: {prompts} prompts to {life}")
         try:
             log = logs / f"verify-{observation}-{life.replace(' ', '-')}.log"
-            answers[life] = ask_arm(served_arm(recipe, planned, builds, arm), plan, prompts, log)
+            answers[life] = ask_arm(served_arm(recipe, planned, builds, arm, logs.parent), plan, prompts, log)
         except ServingError as error:
             problem = f"{life}: {error}"
             break
@@ -87,6 +87,8 @@ def ask_arm(arm: ServedArm, plan: Plan, prompts: int, log: Path) -> list[Answer]
         return _ask(arm, arm.endpoint, plan, prompts)
     server = arm.start(log)
     try:
+        if other := arm.other_sources(server.base_url):
+            raise ServingError(other, where=server.base_url)
         return _ask(arm, server.base_url, plan, prompts)
     finally:
         server.stop()

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from k3bench.records.measurement import Arm
 from k3bench.records.plan import Build, PlannedObservation
-from k3bench.records.recipe import EngineSpec, Recipe, Serving
+from k3bench.records.recipe import K3MODEL, EngineSpec, Recipe, Serving
+from k3bench.runnable import runnable, same_sources
 from k3bench.serving.endpoint import model_card
 from k3bench.serving.process import Server, start_server
 from k3bench.serving.stream import Target
@@ -24,17 +25,27 @@ DEFAULT_VOCAB = 10_000
 
 @dataclass(frozen=True)
 class ServedArm:
-    """One arm. Exactly one of `endpoint` and `command` is set."""
+    """One arm. Exactly one of `endpoint` and `command` is set. `folder` is where a process runs the arm's own build."""
 
     serving: Serving
     endpoint: str | None
     command: tuple[str, ...]
     environment: Mapping[str, str]
+    build: Build
+    folder: Path | None = field(default=None, kw_only=True)
 
     def start(self, log: Path) -> Server:
         """Start the arm's server. Raises `ServingError`."""
         limit_s = self.serving.ready_limit_s
-        return start_server(self.command, log=log, environment=self.environment, ready_limit_s=limit_s)
+        return start_server(
+            self.command, log=log, environment=self.environment, ready_limit_s=limit_s, folder=self.folder
+        )
+
+    def other_sources(self, base_url: str) -> str:
+        """Why a started server does not run the arm's build; empty where it does, or cannot say what it runs."""
+        if self.build.engine not in K3MODEL:
+            return ""
+        return same_sources(self.build, model_card(base_url).source_digest)
 
     def target(self, base_url: str) -> tuple[Target, int]:
         """Where requests go, and the vocabulary their prompts are drawn from. Raises `ServingError`."""
@@ -45,18 +56,28 @@ class ServedArm:
         return Target(base_url.rstrip("/"), name, serving.api, float(serving.request_limit_s)), vocab
 
 
-def served_arm(recipe: Recipe, observation: PlannedObservation, builds: Mapping[Arm, Build], arm: Arm) -> ServedArm:
-    """What serves an arm; in a zero-change observation both arms are `before`."""
+def served_arm(
+    recipe: Recipe, observation: PlannedObservation, builds: Mapping[Arm, Build], arm: Arm, root: Path
+) -> ServedArm:
+    """What serves an arm; in a zero-change observation both arms are `before`. `root` is the campaign's folder."""
+    if recipe.engine.name == "trtllm":
+        from k3bench.serving.trtllm.arm import trtllm_arm
+
+        return trtllm_arm(recipe, observation, builds, arm, root)
     actual = observation.arm(arm)
     spec, build = getattr(recipe.arms, actual), builds[arm]
     serving = recipe.engine.serving or Serving()
     words = serving.command or (k3model_command(recipe) if recipe.engine.name == "k3model-served" else ())
     named = {"{policy}": build.policy, "{stream_interval}": str(recipe.workload.stream_interval)}
+    named |= {"{image}": build.image} if build.image else {}
+    how = runnable(build, root)
     return ServedArm(
         serving=serving,
         endpoint=(spec.endpoint or serving.endpoint) if serving.endpoint else None,
         command=tuple(_put_in(word, named) for word in (*words, *spec.arguments)),
-        environment=build.environment,
+        environment=how.environment,
+        folder=how.folder,
+        build=build,
     )
 
 

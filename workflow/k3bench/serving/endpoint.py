@@ -23,10 +23,11 @@ _CACHE_HITS = re.compile(r"^([\w:]*(?:prefix_cache_hits|cached_tokens)\w*)(?:\{[
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What `/v1/models` tells. `vocab_size` is None for servers that keep it to themselves."""
+    """What `/v1/models` tells. `vocab_size` and `source_digest` are None for servers that keep it to themselves."""
 
     name: str
     vocab_size: int | None
+    source_digest: str | None = None
 
 
 def is_healthy(base_url: str) -> bool:
@@ -42,8 +43,10 @@ def model_card(base_url: str) -> ModelCard:
     """The first model served. Raises `ServingError` where nobody answers or the answer is no model list."""
     try:
         first = json.loads(_get(f"{base_url}/v1/models"))["data"][0]
-        vocab = first.get("vocab_size")
-        return ModelCard(str(first["id"]), vocab if isinstance(vocab, int) else None)
+        vocab, digest = first.get("vocab_size"), first.get("source_digest")
+        return ModelCard(
+            str(first["id"]), vocab if isinstance(vocab, int) else None, digest if isinstance(digest, str) else None
+        )
     except (OSError, http.client.HTTPException) as error:
         raise ServingError(
             f"no server answers: {error}", where=base_url, fix="start it, or correct serving.endpoint"

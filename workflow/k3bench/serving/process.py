@@ -70,19 +70,34 @@ def start_server(
     environment: Mapping[str, str] | None = None,
     ready_limit_s: float,
     port: int | None = None,
+    folder: Path | None = None,
 ) -> Server:
     """Start and wait for `/health`. `{port}` in the command is a free one. Raises `ServingError` with the log's end."""
     port = port or free_port()
     words = [word.replace("{port}", str(port)) for word in command]
+    server = Server(spawn(words, log, environment or {}, folder), f"http://127.0.0.1:{port}", log)
+    try:
+        await_ready(server, ready_limit_s)
+    except BaseException:
+        server.stop(limit_s=5.0)
+        raise
+    return server
+
+
+def spawn(
+    words: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """A process with its own group and log that ends with its parent. Raises `ServingError` if it cannot start."""
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with log.open("ab") as out:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **environment},
+                cwd=folder,
                 start_new_session=True,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
@@ -90,16 +105,10 @@ def start_server(
         raise ServingError(
             f"cannot start {words[0]!r}: {error.strerror}", fix="check the first word of serving.command"
         ) from None
-    server = Server(process, f"http://127.0.0.1:{port}", log)
-    try:
-        _await_ready(server, ready_limit_s)
-    except BaseException:
-        server.stop(limit_s=5.0)
-        raise
-    return server
 
 
-def _await_ready(server: Server, limit_s: float) -> None:
+def await_ready(server: Server, limit_s: float, poll_s: float = POLL_S) -> None:
+    """Until `/health` answers. Raises `ServingError` when the process ends, or nothing answers within the limit."""
     deadline = time.monotonic() + limit_s
     while not is_healthy(server.base_url):
         if not server.is_running:
@@ -114,7 +123,7 @@ def _await_ready(server: Server, limit_s: float) -> None:
                 where=str(server.log),
                 fix=f"raise serving.ready_limit_s, or see its last words: {server.log_tail() or '(none)'}",
             )
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def free_port() -> int:

@@ -33,7 +33,7 @@ class ServedOpenAI:
     def __init__(self, request: EngineRequest) -> None:
         self._request, self._recipe = request, request.recipe
         self._arms: dict[Arm, ServedArm] = {
-            arm: served_arm(request.recipe, request.observation, request.builds, arm) for arm in ARMS
+            arm: served_arm(request.recipe, request.observation, request.builds, arm, request.folder) for arm in ARMS
         }
         serving = self._arms["before"].serving
         self.restart: Restart = serving.restart
@@ -53,7 +53,10 @@ class ServedOpenAI:
         if arm.endpoint or key in self._failures or key in self._servers:
             return
         try:
-            self._servers[key] = arm.start(self._logs / f"server-{self._request.observation.id}-{key}.log")
+            server = arm.start(self._logs / f"server-{self._request.observation.id}-{key}.log")
+            self._servers[key] = server
+            if other := arm.other_sources(server.base_url):
+                self._failures[key] = other
         except K3Error as error:
             self._failures[key] = str(error)
 
