@@ -126,7 +126,6 @@ def describe(plan: Plan) -> str:
     widths = {c: max(len(c), *(len(row[c]) for row in table)) for c in columns}
     lines = ["  ".join(row[c].ljust(widths[c]) for c in columns).rstrip() for row in table]
     header = "  ".join(c.ljust(widths[c]) for c in columns)
-    allocations = sum(len(o.allocations) for o in plan.observations)
     return "\n".join(
         [
             f"{recipe.name}: {recipe.title}{' (simulated)' if recipe.simulated else ''}",
@@ -137,7 +136,42 @@ def describe(plan: Plan) -> str:
             "-" * len(header),
             *lines,
             "",
-            f"{allocations} allocations, {points_planned(plan)} points, "
-            f"at most {allocations * recipe.resources.minutes} min of machine time one after the other",
+            *cost(plan),
         ]
     )
+
+
+def cost(plan: Plan) -> list[str]:
+    """The most that the campaign's jobs may take by their time limits: machine time, and waiting time by racks."""
+    size, racks = plan.recipe.resources, [o.rack for o in plan.observations for _ in o.allocations]
+    limit = f"at most {len(racks) * size.minutes} min of machine time one after the other"
+    lines = [f"{len(racks)} allocations, {points_planned(plan)} points, {limit}"]
+    if size.nodes * size.gpus_per_node <= 1:
+        return lines
+    beside = _jobs_beside(plan)
+    for what, count in (("timed", len(racks)), *beside.items()):
+        nodes = count * size.nodes * size.minutes / 60
+        hours = f"{_hours(nodes)} node-hours, {_hours(nodes * size.gpus_per_node)} GPU-hours"
+        lines.append(f"{what}: {count} jobs, at most {hours}")
+    most, names = max(racks.count(rack) for rack in racks), len(set(racks))
+    side = f"at most {_hours(most * size.minutes / 60)} h on {names} rack{'s at once' if names > 1 else ''}"
+    one = f", {_hours(len(racks) * size.minutes / 60)} h on one" if names > 1 else ""
+    return [*lines, f"wall time of the timed jobs, one at a time on a rack: {side}{one}"]
+
+
+def _hours(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _jobs_beside(plan: Plan) -> dict[str, int]:
+    """Jobs of the same size that are not timed: each ends long before its limit, but it is what is asked for."""
+    trtllm = plan.recipe.engine.trtllm
+    if trtllm is None:
+        return {}
+    pairs = {o.pair for o in plan.observations}
+    found = {
+        "greedy tokens": len(verified(plan)),
+        "accuracy": 2 * len(pairs) if trtllm.accuracy else 0,
+        "profiled": len(plan.profiles),
+    }
+    return {what: count for what, count in found.items() if count}
