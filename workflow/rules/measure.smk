@@ -1,28 +1,26 @@
 """measure: plan, builds -> results/<recipe>/observations/<obs>/<allocation>.json
 
-The points themselves are no rule's output: Snakemake deletes declared outputs, and a measured point is never deleted.
+One job for all allocations: it submits them in the order of the plan and waits for all in one process. The points
+themselves are no rule's output: Snakemake deletes declared outputs, and a measured point is never deleted.
 """
 
 
 rule measure:
     input:
         plan=ancient(f"results/{NAME}/plan.json"),
-        builds=lambda w: expand(
-            f"results/{NAME}/builds/{{pair}}/{{arm}}.json",
-            pair=PLAN.observation(w.obs).pair,
-            arm=("before", "after"),
-        ),
+        builds=[
+            f"results/{NAME}/builds/{pair}/{arm}.json"
+            for pair in sorted({o.pair for o in PLAN.observations})
+            for arm in ("before", "after")
+        ],
     output:
-        f"results/{NAME}/observations/{{obs}}/{{allocation}}.json",
+        [f"results/{NAME}/observations/{obs}/{name}.json" for obs, name in ALLOCATIONS],
     log:
-        f"results/{NAME}/logs/measure-{{obs}}-{{allocation}}.log",
-    wildcard_constraints:
-        allocation="alloc[0-9]+",
+        f"results/{NAME}/logs/measure.log",
     conda:
         "../../environment.yml"
     params:
-        spec=lambda w: ALLOCATIONS[w.obs, w.allocation],
+        specs=list(ALLOCATIONS.values()),
         executor=config.get("executor", "local"),
     shell:
-        "k3bench measure {input.plan:q} {wildcards.obs}/{wildcards.allocation} "
-        "--executor {params.executor} --out {output:q} 2>&1 | tee {log:q}"
+        "k3bench measure {input.plan:q} --executor {params.executor} 2>&1 | tee {log:q}"

@@ -23,7 +23,8 @@ from k3bench.records.base import digest_of
 from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Allocation, Arm, Block, Check, Measurement, PointName, PointRef
 from k3bench.records.plan import VERSIONED, Build, Plan, PlannedBlock, PlannedObservation
-from k3bench.records.recipe import Workload
+from k3bench.records.recipe import IN_PROCESS, Workload
+from k3bench.runnable import adopt
 from k3bench.store import CampaignFolder, gzip_bytes, read_record, write_atomic, write_once, write_record
 from k3bench.submit import raise_if_over
 from k3bench.validity import check_batches
@@ -63,7 +64,11 @@ class AllocationSpec:
 def load_spec(root: Path, observation: str, allocation: str) -> AllocationSpec:
     """Read plan and builds. Raises `MeasureError` for names that are not planned."""
     folder = CampaignFolder(root)
-    plan = read_record(folder.plan, Plan)
+    return spec_of(folder, read_record(folder.plan, Plan), observation, allocation)
+
+
+def spec_of(folder: CampaignFolder, plan: Plan, observation: str, allocation: str) -> AllocationSpec:
+    """The same for a plan that was read before."""
     try:
         planned = plan.observation(observation)
         planned.blocks_of(allocation)
@@ -85,6 +90,8 @@ def run_allocation(*, root: str, observation: str, allocation: str, attempt: int
     spec, job, say = load_spec(Path(root), observation, allocation), _job_name(attempt), _progress
     missing = [b for b in spec.blocks if accepted_block(spec, b) is None]
     if missing:
+        if spec.plan.recipe.engine.name in IN_PROCESS:
+            adopt(spec.builds["before"], spec.folder.root)
         engine = open_engine(EngineRequest(spec.plan.recipe, spec.observation, spec.builds, spec.folder.root))
         try:
             for block in missing:
@@ -202,7 +209,8 @@ def _machine_checks(spec: AllocationSpec, before: Fingerprint, after: Fingerprin
 
 def accepted_block(spec: AllocationSpec, block: PlannedBlock) -> Block | None:
     """The first attempt at a block that was closed under this key with every planned point on disk, if there is one."""
-    closed = spec.folder.records(spec.observation.id, "blocks", Block)
+    files = (spec.folder.observation(spec.observation.id) / "blocks").glob(f"b{block.number:03d}-*.json")
+    closed = [read_record(path, Block) for path in sorted(files)]
     whole = [b for b in closed if b.block == block.number and b.key == spec.key and _is_whole(spec, block, b)]
     return min(whole, key=lambda b: b.attempt, default=None)
 

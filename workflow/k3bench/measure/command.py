@@ -7,35 +7,82 @@ report lists it. Out of scope: how a job is submitted (`k3bench.submit`) and how
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from k3bench.errors import MeasureError, StoreError
-from k3bench.measure.allocation import AllocationSpec, accepted_block, load_spec, run_allocation, summarise
+from k3bench.measure.allocation import AllocationSpec, accepted_block, run_allocation, spec_of, summarise
 from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Allocation
 from k3bench.records.plan import Plan
-from k3bench.store import read_record, write_record
+from k3bench.store import CampaignFolder, read_record, write_record
 from k3bench.submit import JobSpec, run_once
 
 #: Beside results/, so that losing one leaves the other.
 JOBS = Path(".k3/jobs")
+#: One of many things to do: it calls its argument as soon as all that is left to it is to wait.
+Task = Callable[[Callable[[], None]], None]
 
 
 def measure(plan_path: Path, chosen: tuple[str, str] | None, *, executor: ExecutorName, out: Path | None) -> int:
-    """Measure one allocation, or all of the plan in its order. Returns 0; a failed allocation is a row, not a crash."""
-    plan, root = read_record(plan_path, Plan), plan_path.parent
+    """Measure one allocation, or all of the plan in its order. Returns 0; a failed allocation is a row, not a crash.
+
+    On Slurm all are submitted in the order of the plan and this process waits for all of them; elsewhere the next
+    begins when the one before has ended, because two at once would disturb each other's times.
+    """
+    plan, folder = read_record(plan_path, Plan), CampaignFolder(plan_path.parent)
     names = [chosen] if chosen else [(o.id, a.id) for o in plan.observations for a in o.allocations]
-    for number, (observation, allocation) in enumerate(names, 1):
-        spec = load_spec(root, observation, allocation)
-        _say(f"[{number}/{len(names)}] {observation}/{allocation}: {len(spec.blocks)} blocks")
-        summary = measure_once(spec, executor=executor)
-        write_record(out or spec.folder.allocation(observation, allocation), summary)
-        _say(_in_words(summary))
+    specs = [spec_of(folder, plan, observation, allocation) for observation, allocation in names]
+    tasks = [partial(_measure_to, out, spec, executor, f"[{n}/{len(specs)}]") for n, spec in enumerate(specs, 1)]
+    if executor == "slurm":
+        _together(tasks)
+    else:
+        for task in tasks:
+            task(lambda: None)
     return 0
 
 
-def measure_once(spec: AllocationSpec, *, executor: ExecutorName) -> Allocation:
+def _together(tasks: Sequence[Task]) -> None:
+    """Begin each when the one before it waits; when all have ended, raise the first error there was."""
+    errors: list[Exception] = []
+    threads = []
+    for task in tasks:
+        waits = threading.Event()
+        thread = threading.Thread(target=_noting_errors, args=(task, waits, errors), daemon=True)
+        thread.start()
+        waits.wait()
+        threads.append(thread)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _noting_errors(task: Task, waits: threading.Event, errors: list[Exception]) -> None:
+    try:
+        task(waits.set)
+    except Exception as error:
+        _say(f"error: {error}")
+        errors.append(error)
+    finally:
+        waits.set()
+
+
+def _measure_to(
+    out: Path | None, spec: AllocationSpec, executor: ExecutorName, number: str, waits: Callable[[], None]
+) -> None:
+    _say(f"{number} {spec.observation.id}/{spec.allocation}: {len(spec.blocks)} blocks")
+    summary = measure_once(spec, executor=executor, waits=waits)
+    write_record(out or spec.folder.allocation(spec.observation.id, spec.allocation), summary)
+    _say(_in_words(summary))
+
+
+def measure_once(
+    spec: AllocationSpec, *, executor: ExecutorName, waits: Callable[[], None] = lambda: None
+) -> Allocation:
     """Submit or adopt, wait, summarise. Raises only what no later start could mend by itself, such as a full disk."""
     arguments = {"root": str(spec.folder.root.absolute()), "observation": spec.observation.id}
     try:
@@ -47,6 +94,7 @@ def measure_once(spec: AllocationSpec, *, executor: ExecutorName) -> Allocation:
             spec=job_spec(spec, executor),
             say=lambda text: _say(text.replace(spec.key[:16], f"{spec.observation.id}/{spec.allocation}")),
             keep=lambda result: _is_whole(spec, result),
+            waits=waits,
         )
     except StoreError:
         raise
@@ -64,6 +112,7 @@ def job_spec(spec: AllocationSpec, executor: ExecutorName) -> JobSpec:
         nodes=resources.nodes,
         gpus_per_node=resources.gpus_per_node,
         constraint=spec.observation.rack if executor == "slurm" else None,
+        queue_limit_min=resources.queue_minutes,
     )
 
 

@@ -24,12 +24,13 @@ from k3bench.submit.worker import submitit_module, worker_for
 
 @dataclass(frozen=True)
 class Answer:
-    """`unknown` means that nobody could be asked: it changes nothing."""
+    """`unknown` means that nobody could be asked: it changes nothing. `moving`: what it waits for is used by us."""
 
     life: Literal["live", "ended", "unknown"]
     words: str
     end: State = "lost"
     waiting: bool = False
+    moving: bool = False
 
 
 class SubmissionRefusedError(K3Error):

@@ -117,12 +117,13 @@ class JobFolder:
         return self.attempt_path(attempt.number) / "cancelled"
 
     @contextlib.contextmanager
-    def head_lock(self, say: Say) -> Iterator[None]:
-        """Only one head waits for a key; another queues here and then finds the result."""
+    def head_lock(self, say: Say, queues: Callable[[], None]) -> Iterator[None]:
+        """Only one head waits for a key; another calls `queues`, waits here and then finds the result."""
         descriptor = _open_lock(self.path / "lock")
         try:
             if not _lock(descriptor, self.path):
                 say("another process waits for this job already; queueing behind it")
+                queues()
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:

@@ -49,6 +49,10 @@ def _always(result: dict[str, Any]) -> bool:
     return True
 
 
+def _nothing() -> None:
+    pass
+
+
 def run_once(
     key: str,
     function: Callable[..., Mapping[str, Any]],
@@ -59,17 +63,19 @@ def run_once(
     say: Say = _to_stderr,
     keep: Callable[[dict[str, Any]], bool] = _always,
     first_number: int = 1,
+    waits: Callable[[], None] = _nothing,
 ) -> Outcome:
     """Call `function(**arguments, attempt=n)` exactly once for `key`, and return what it returned.
 
     `keep` says whether a finished result still holds (its files are there); if not, a new attempt is made.
     `first_number` is the lowest attempt number not yet used, for a ledger that was lost while results stayed.
+    `waits` is called when there is nothing left to do but wait: the job is in the queue, or another head's business.
     Raises the `K3Error` the function raised, or `MeasureError` (cancelled, lost too often, never started).
     """
     folder = _folder_of(key, jobs)
     ended_before = frozenset(attempt.number for attempt in folder.ledger().attempts if not attempt.live)
-    call = _Call(folder, _name_of(function), dict(arguments), spec, say, keep, first_number, ended_before)
-    with folder.head_lock(say):
+    call = _Call(folder, _name_of(function), dict(arguments), spec, say, keep, first_number, ended_before, waits)
+    with folder.head_lock(say, waits):
         return call.run()
 
 
@@ -128,6 +134,7 @@ class _Call:
     keep: Callable[[dict[str, Any]], bool]
     first_number: int
     ended_before: frozenset[int]
+    waits: Callable[[], None]
 
     def run(self) -> Outcome:
         how: Literal["adopted", "submitted"] = "adopted"
@@ -251,7 +258,8 @@ class _Call:
         """Wait for one attempt and write down how it ended; None when another has to follow."""
         if how == "adopted":
             self.say(f"{self.folder.title(attempt)}: taking over from a head that is gone")
-        ended, answer = Wait(self.folder, attempt, self.spec, self.say).until_over()
+        self.waits()
+        ended, answer = Wait(self.folder, attempt, self.spec, self.say, new=how == "submitted").until_over()
         attempt = self.folder.ledger().last or attempt
         if ended is None:
             self.say(f"{self.folder.title(attempt)}: {answer.end}: {answer.words}")

@@ -8,14 +8,13 @@ controller was wiped. "Cannot ask" is an answer of its own. Site names come from
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shlex
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from k3bench.errors import K3Error
 from k3bench.records.ledger import Attempt, State
@@ -36,7 +35,8 @@ TRANSIENT = (
     "try again",
     "zero bytes",
 )
-FORMAT = "%A|%j|%T|%N|%r"
+#: What was asked for comes last: a constraint may hold the separator.
+FORMAT = "%A|%j|%T|%N|%r|%f"
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,34 @@ class Row:
     state: str
     nodes: str = ""
     reason: str = ""
+    constraint: str = ""
+
+
+class _Queue:
+    """The user's jobs as last seen: the controller gets one question an interval, however many threads wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: list[Row] | None = None
+        self._when = float("-inf")
+
+    def seen(self, max_age_s: float) -> list[Row] | None:
+        """The queue, at most that old; None when nobody answered."""
+        with self._lock:
+            if time.monotonic() - self._when > max_age_s:
+                self._rows = _squeue()
+                self._when = time.monotonic()
+            return self._rows
+
+    def history(self, job: str) -> list[Row] | None:
+        """What accounting knows about a job, one question after the other."""
+        with self._lock:
+            return _sacct("-j", job)
+
+
+_QUEUE = _Queue()
+#: submitit is not written for threads, and the environment is everybody's.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Slurm:
@@ -61,7 +89,7 @@ class Slurm:
         path = str(folder.path)
         if "%" in path or not path.isprintable():
             raise SubmissionRefusedError(f"Slurm would misread the folder {path!r}", fix="move the clone elsewhere")
-        with _outside_any_job():
+        with _ONE_AT_A_TIME, _outside_any_job():
             try:
                 python = "exec " + shlex.quote(spec.python)
                 executor = submitit_module().SlurmExecutor(
@@ -94,21 +122,19 @@ class Slurm:
         return _submitted(attempt, job)
 
     def ask(self, folder: JobFolder, attempt: Attempt) -> Answer:
-        """The shared view of the queue first: it proves life. Only this job's own absence is asked about."""
+        """By the queue as all who wait see it; a job that is not there is looked for anew, then in accounting."""
         if attempt.job is None:
             return Answer("unknown", "not yet submitted")
-        rows = _shared_view(folder.path.parent, self.ask_every_s)
-        row = _row_of(rows, attempt)
-        if row is not None and row.state in LIVE:
-            return _answer(row)
-        rows = _squeue("-j", attempt.job)
-        row = _row_of(rows, attempt)
-        if row is None and rows is not None:
-            row = _row_of(_sacct("-j", attempt.job), attempt)
+        for age in (self.ask_every_s, min(1.0, self.ask_every_s)):
+            rows = _QUEUE.seen(age)
+            if rows is None:
+                return Answer("unknown", "Slurm gives no answer")
+            row = _row_of(rows, attempt)
+            if row is not None:
+                return _answer(row, moving=_moves(rows, row))
+        row = _row_of(_QUEUE.history(attempt.job), attempt)
         if row is not None:
             return _answer(row)
-        if rows is None:
-            return Answer("unknown", "Slurm gives no answer")
         asked_for = folder.cancel_mark(attempt).exists()
         return Answer("ended", f"Slurm knows no job {attempt.job}", end="cancelled" if asked_for else "lost")
 
@@ -122,14 +148,21 @@ def _submitted(attempt: Attempt, job: str) -> Attempt:
     return attempt.model_copy(update={"state": "submitted", "submitted_at": now(), "job": job})
 
 
-def _answer(row: Row) -> Answer:
+def _moves(rows: list[Row], waiting: Row) -> bool:
+    """Whether a job of ours runs on the rack that this one waits for: then it waits for us, and its turn will come."""
+    return any(
+        row.state == "RUNNING" and row.constraint == waiting.constraint and row.name.startswith("k3-") for row in rows
+    )
+
+
+def _answer(row: Row, *, moving: bool = False) -> Answer:
     words = f"job {row.job} {row.state}"
     if row.nodes:
         words += f" on {row.nodes}"
     if row.state in LIVE:
         waiting = row.state in WAITING
         words += f" ({row.reason})" if waiting and row.reason not in ("", "None") else ""
-        return Answer("live", words, waiting=waiting)
+        return Answer("live", words, waiting=waiting, moving=moving)
     end: State = "cancelled" if row.state == "CANCELLED" else "lost"
     return Answer("ended", words, end=end)
 
@@ -148,9 +181,9 @@ def _refusal(text: str) -> K3Error:
 
 def _squeue(*selection: str) -> list[Row] | None:
     """Jobs of this user, ended ones too as long as the controller remembers them; None when it cannot be asked."""
-    code, out, err = _call("squeue", "-h", "-t", "all", "-u", str(os.getuid()), "-o", FORMAT, *selection)
+    code, out, err = _call("squeue", "-h", "-a", "-t", "all", "-u", str(os.getuid()), "-o", FORMAT, *selection)
     if code == 0:
-        return [Row(*fields) for line in out.splitlines() if len(fields := line.strip().split("|", 4)) == 5]
+        return [Row(*fields) for line in out.splitlines() if len(fields := line.strip().split("|", 5)) == 6]
     return [] if "invalid job id" in err.lower() else None
 
 
@@ -169,33 +202,6 @@ def _call(*command: str) -> tuple[int, str, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return 127, "", str(error)
     return done.returncode, done.stdout, done.stderr
-
-
-def _shared_view(jobs: Path, max_age_s: float) -> list[Row] | None:
-    """The user's queue as one of the waiting heads last saw it: one squeue per interval, however many wait."""
-    file = jobs / ".squeue"
-    if (fresh := _fresh(file, max_age_s)) is not None:
-        return fresh
-    with (jobs / ".squeue.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (fresh := _fresh(file, max_age_s)) is not None:
-            return fresh
-        rows = _squeue()
-        text = "".join("|".join((r.job, r.name, r.state, r.nodes, r.reason)) + "\n" for r in rows or [])
-        temporary = jobs / f".squeue.{os.getpid()}"
-        temporary.write_text(text)
-        temporary.replace(file)
-        return rows
-
-
-def _fresh(file: Path, max_age_s: float) -> list[Row] | None:
-    try:
-        if abs(time.time() - file.stat().st_mtime) > max_age_s:
-            return None
-        lines = file.read_text().splitlines()
-    except OSError:
-        return None
-    return [Row(*fields) for line in lines if len(fields := line.split("|", 4)) == 5]
 
 
 @contextlib.contextmanager

@@ -25,8 +25,9 @@ def backend_of(executor: str, ask_every_s: float) -> Backend:
 class Wait:
     """Waiting for one attempt: the result file first, then the executor; a shared file system gets its grace."""
 
-    def __init__(self, folder: JobFolder, attempt: Attempt, spec: JobSpec, say: Say) -> None:
-        self.folder, self.attempt, self.spec, self.say = folder, attempt, spec, say
+    def __init__(self, folder: JobFolder, attempt: Attempt, spec: JobSpec, say: Say, *, new: bool) -> None:
+        """A `new` attempt was submitted a moment ago: the executor is asked about it only later."""
+        self.folder, self.attempt, self.spec, self.say, self.new = folder, attempt, spec, say, new
         self.backend = backend_of(attempt.executor, spec.ask_seconds)
         self.gone_since: float | None = None
         self.waiting_since = time.monotonic()
@@ -34,7 +35,8 @@ class Wait:
 
     def until_over(self) -> tuple[Ended | None, Answer]:
         """The worker's last word, or None and why there is none; the ledger is then already closed."""
-        look, next_ask, answer = 0.02, 0.0, Answer("unknown", "not asked yet")
+        look, answer = 0.02, Answer("unknown", "not asked yet")
+        next_ask = time.monotonic() + self.spec.ask_seconds if self.new else 0.0
         while True:
             ended = self.folder.ended(self.attempt)
             if ended is not None:
@@ -44,8 +46,8 @@ class Wait:
                 self._tell(answer)
                 if self._is_over(answer):
                     return self._retire(answer)
-                hurry = answer.life == "ended"
-                next_ask = time.monotonic() + (min(1.0, self.spec.ask_seconds) if hurry else self.spec.ask_seconds)
+                pause = self.spec.grace_seconds if answer.life == "ended" else self.spec.ask_seconds
+                next_ask = time.monotonic() + pause
             time.sleep(look)
             look = min(look * 1.5, self.spec.look_seconds)
 
@@ -67,7 +69,7 @@ class Wait:
             self.said = answer.words
             self.say(f"{self.folder.title(self.attempt)}: {answer.words}")
         limit = self.spec.queue_limit_min
-        if not (answer.life == "live" and answer.waiting):
+        if not answer.waiting or answer.moving:
             self.waiting_since = time.monotonic()
         elif limit is not None and time.monotonic() - self.waiting_since > 60 * limit:
             self.backend.cancel(self.folder, self.attempt)
@@ -75,7 +77,7 @@ class Wait:
             raise MeasureError(
                 f"did not start within {limit:g} min and was withdrawn: {answer.words}",
                 where=self.folder.title(self.attempt),
-                fix="start again when the rack is free, or name another rack",
+                fix="start again when the rack is free, name another rack, or raise resources.queue_minutes",
             )
 
     def _is_over(self, answer: Answer) -> bool:
