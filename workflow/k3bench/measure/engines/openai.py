@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from k3bench.errors import K3Error, MeasureError
 from k3bench.measure.calibration import calibrated, client_checks
-from k3bench.measure.client import LoadResult, plan_load, progress, run_load, turns
+from k3bench.measure.client import LoadResult, progress
 from k3bench.measure.engine import EngineRequest, PointData, RunContext
+from k3bench.measure.load import Load, load_of
 from k3bench.metrics import BatchTimes, request_metrics
 from k3bench.records.measurement import Arm, Check, Restart
 from k3bench.serving.arms import ServedArm, device_of, served_arm
 from k3bench.serving.endpoint import cache_hits
 from k3bench.serving.process import Server
-from k3bench.serving.prompts import random_prompts
 from k3bench.serving.stream import Target
 from k3bench.store import CampaignFolder
 from k3bench.validity import Criteria, check_requests
@@ -93,30 +93,24 @@ class ServedOpenAI:
         return PointData({}, (), (), checks, self._calibration.digest())
 
     def _loaded(self, context: RunContext, target: Target, vocab: int) -> PointData:
-        workload, level = self._recipe.workload, context.level
-        warm = self._load(context, target, vocab, level * workload.warmup_batches, f"warm-up/{context.run}")
+        workload, planned = self._recipe.workload, load_of(self._recipe, context, target, vocab, warm_up=False)
+        assert planned is not None
+        warming = load_of(self._recipe, context, target, vocab, warm_up=True)
+        warm = self._send(context, warming, "warm-up") if warming else None
         if warm and all(r.error is not None for r in warm.requests):
             first = warm.requests[0].error
             return self._nothing(Check(name="warm_up_answered", ok=False, detail=f"{first.kind}: {first.detail}"))  # type: ignore[union-attr]
-        planned = turns(level, workload.batches) * level
         hits_before = cache_hits(target.base_url)
-        found = self._load(context, target, vocab, planned, "load")
-        assert found is not None
+        found = self._send(context, planned, "load")
         hits = {name: n - hits_before.get(name, 0.0) for name, n in cache_hits(target.base_url).items()}
-        allowed = planned * workload.isl_tokens * self._recipe.validity.max_cached_prompt_pct / 100
-        checks = (*self._checks(context, target, found, planned), _no_new_hits(hits, allowed))
+        allowed = planned.count * workload.isl_tokens * self._recipe.validity.max_cached_prompt_pct / 100
+        checks = (*self._checks(context, target, found, planned.count), _no_new_hits(hits, allowed))
         return self._data(found, checks)
 
-    def _load(self, context: RunContext, target: Target, vocab: int, count: int, what: str) -> LoadResult | None:
-        """A load of `count` prompts. Both runs of a pair send the same; another pair, level or purpose sends others."""
-        if not count:
-            return None
-        workload = self._recipe.workload
+    def _send(self, context: RunContext, load: Load, what: str) -> LoadResult:
+        """From this very process; an engine whose client is a step of its own sends it from there."""
         place = f"{context.observation}/{context.block}/{context.run // 2}/{context.level}"
-        seed = f"{self._recipe.seed}/{place}/{what}"
-        prompts = random_prompts(count, isl_tokens=workload.isl_tokens, vocab=vocab, seed=seed)
-        plan = plan_load(target, prompts, concurrency=context.level, osl_tokens=workload.osl_tokens)
-        return run_load(target, plan, told=progress(f"{place} {context.arm}"))
+        return load.send(told=progress(f"{place} {context.arm}"))
 
     def _checks(self, context: RunContext, target: Target, found: LoadResult, planned: int) -> tuple[Check, ...]:
         workload, validity = self._recipe.workload, self._recipe.validity
