@@ -22,6 +22,7 @@ from k3model.decode import build
 from k3model.errors import CapacityError, ConfigError, K3ModelError
 from k3model.policy import POLICIES, policy
 from k3model.scheduler import Emitted, Job, Scheduler
+from k3model.sources import source_digest
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 #: SIGTERM: streams under way may end within this time.
@@ -38,6 +39,7 @@ class Served:
     def __init__(self, scheduler: Scheduler, name: str, *, stream_interval: int = 1, eos: int | None = None) -> None:
         self.scheduler, self.name, self.eos = scheduler, name, eos
         self.stream_interval = stream_interval
+        self.sources = source_digest()
         self._draining = False
 
     def app(self) -> web.Application:
@@ -72,6 +74,7 @@ class Served:
         """The one model, with what a load client wants to know."""
         config = self.scheduler.model.config
         card = {"id": self.name, "object": "model", "owned_by": "k3model", "vocab_size": config.vocab}
+        card["source_digest"] = self.sources
         card |= {"max_model_len": self.scheduler.model.caches.context, "device": self.scheduler.model.device.type}
         return web.json_response({"object": "list", "data": [card]})
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from pathlib import Path
 
 from k3bench.records.base import digest_of
+from k3bench.records.builds import INSTALLED
 from k3bench.records.measurement import Arm, Order
 from k3bench.records.plan import Plan, PlannedAllocation, PlannedBlock, PlannedObservation, PlannedProfile
 from k3bench.records.recipe import SERVED, ObservationSpec, Recipe
@@ -70,7 +72,9 @@ def rows(plan: Plan) -> list[dict[str, str]]:
         {
             "observation": o.id,
             "rack": o.rack,
-            "builds": o.pair + (" (before twice)" if o.zero_change else ""),
+            "builds": o.pair
+            + (" rebuilt" if recipe.rebuilt(o.pair) else "")
+            + (" (before twice)" if o.zero_change else ""),
             "allocation": a.id,
             "blocks": " ".join(f"{b.number}:{b.order}" for b in o.blocks_of(a.id)),
             "levels": " | ".join(",".join(map(str, b.levels)) for b in o.blocks_of(a.id)),
@@ -107,6 +111,23 @@ def spec_digests(plan: Plan) -> dict[tuple[str, str], str]:
         for o in plan.observations
         for a in o.allocations
     }
+
+
+def build_files(plan: Plan) -> list[Path]:
+    """Files whose change makes other builds: k3model's sources where it is installed, patches, wheels.
+
+    A branch that moves is none: what a campaign began with stays until its builds are removed.
+    """
+    chosen = [plan.recipe.build_of(arm) for arm in ("before", "after")]
+    named = [getattr(spec, "patch", None) or getattr(spec, "path", None) for spec in chosen]
+    installed = sorted(Path("k3model").rglob("*.py")) if any(spec.kind == INSTALLED for spec in chosen) else []
+    return [*installed, *sorted({Path(name) for name in named if name})]
+
+
+def build_spec(recipe: Recipe, pair: str) -> str:
+    """What a pair's builds are made by, as one digest: Snakemake builds again when it changes, and only then."""
+    names = {"engine", "arms", "builds", "build_where", "declared_change"}
+    return digest_of([recipe.model_dump(mode="json", include=names), recipe.rebuilt(pair)])
 
 
 def verified(plan: Plan) -> list[str]:

@@ -64,6 +64,7 @@ def verify(
         for subject in _subjects(plan, builds, planned, chosen, presets):
             probes = probe_rows(subject, device=chosen, batches=batches, budget_s=budget_s, say=say)
             rows += [_checked(row) for row in probes]
+        rows += _between_builds(plan, builds)
     except K3ModelError as error:
         raise BuildError(error.what, where=error.where, fix=error.fix) from None
     return Equivalence(
@@ -123,6 +124,16 @@ def _subjects(
 
 def _checked(row: Row) -> EquivalenceRow:
     return EquivalenceRow(**asdict(row))
+
+
+def _between_builds(plan: Plan, builds: Mapping[Arm, Build]) -> list[EquivalenceRow]:
+    """Arms of other sources share no process, so that their bits cannot be compared; the probes ran in `after`."""
+    if plan.recipe.engine.name not in K3MODEL or len({b.source_digest for b in builds.values()}) < 2:
+        return []
+    reason = "the arms are builds of different sources; forks were probed in after, tokens are compared by server"
+    policies = f"{builds['before'].policy} | {builds['after'].policy}"
+    shared = {"kind": "fork", "status": "not_run", "what": "bits, build before | build after", "reason": reason}
+    return [EquivalenceRow.model_validate(shared | {"preset": plan.recipe.engine.preset, "policy": policies})]
 
 
 def _nothing_decoded(plan: Plan) -> EquivalenceRow:

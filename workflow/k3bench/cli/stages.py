@@ -10,6 +10,7 @@ from k3bench.cli.verb import Verbs, add_verb
 from k3bench.errors import RecordError
 
 if TYPE_CHECKING:
+    from k3bench.records.plan import Plan
     from k3bench.records.recipe import Recipe
     from k3bench.records.residency import Collected
 
@@ -92,26 +93,33 @@ def _add_build(verbs: Verbs) -> None:
     verb = add_verb(
         verbs,
         "build",
-        "Make one arm of a build pair runnable and record what it is.",
+        "Make both arms of a build pair runnable, refuse what nobody declared, and record what they are.",
+        "k3bench build results/laptop/plan.json p1",
         "k3bench build results/laptop/plan.json p1/before --out results/laptop/builds/p1/before.json",
     )
     verb.add_argument("plan", type=Path)
-    verb.add_argument("arm", metavar="PAIR/ARM")
-    verb.add_argument("--out", type=Path, help="default: builds/PAIR/ARM.json beside the plan")
+    verb.add_argument("pair", metavar="PAIR[/ARM]")
+    verb.add_argument(
+        "--executor", choices=("here", "debug", "local", "slurm"), default="local", help="of build_where: job"
+    )
+    verb.add_argument("--out", type=Path, help="of one arm; default: builds/PAIR/ARM.json beside the plan")
     verb.set_defaults(run=_build)
 
 
 def _build(args: argparse.Namespace) -> None:
-    from k3bench.build import build_arm
-    from k3bench.records.plan import Plan
-    from k3bench.store import CampaignFolder, read_record, write_record
+    from k3bench.build.command import ARMS, build, in_words
+    from k3bench.store import write_record
 
-    pair, arm = _two_names(args.arm, "PAIR/ARM, e.g. p1/before")
-    if arm not in ("before", "after"):
-        raise RecordError(f"arm {arm!r} is neither before nor after", where=args.arm)
-    build = build_arm(read_record(args.plan, Plan), pair, arm)  # type: ignore[arg-type]
-    write_record(args.out or CampaignFolder(args.plan.parent).build(pair, arm), build)
-    print(f"{pair}/{arm}: {build.engine} {build.preset}, policy {build.policy}, identity {build.identity[:12]}")
+    pair, arm = args.pair, None
+    if "/" in pair or args.out:
+        pair, arm = _two_names(args.pair, "PAIR/ARM, e.g. p1/before")
+        if arm not in ARMS:
+            raise RecordError(f"arm {arm!r} is neither before nor after", where=args.pair)
+    chosen = [a for a in ARMS if arm in (None, a)]
+    made = build(args.plan, pair, executor=args.executor, arms=[] if args.out else chosen)
+    if args.out:
+        write_record(args.out, made[chosen[0]])
+    print("\n".join(in_words(made[a]) for a in chosen))
 
 
 def _add_measure(verbs: Verbs) -> None:
@@ -121,12 +129,16 @@ def _add_measure(verbs: Verbs) -> None:
         "Measure one allocation exactly once: submit it, adopt it if it runs already, or take what is finished.",
         "k3bench measure results/laptop/plan.json obs1/alloc1 --out results/laptop/observations/obs1/alloc1.json",
         "k3bench measure results/laptop/plan.json --here     every allocation in this process, then profiled runs",
+        "k3bench measure recipes/gb300-tep16-pr17103.yaml --dry-run     every job, file and command, without a cluster",
     )
     verb.add_argument("plan", type=Path)
     verb.add_argument("allocation", nargs="?", metavar="OBS/ALLOCATION", help="default with --here: all of them")
     verb.add_argument("--here", action="store_true", help="in this very process; needs torch, numpy, pydantic, PyYAML")
     verb.add_argument("--executor", choices=("here", "debug", "local", "slurm"), default="local")
     verb.add_argument("--out", type=Path, help="default: the allocation's file under the plan's folder")
+    verb.add_argument(
+        "-n", "--dry-run", action="store_true", help="print every job, file and command; takes a recipe too"
+    )
     verb.set_defaults(run=_measure)
 
 
@@ -134,12 +146,32 @@ def _measure(args: argparse.Namespace) -> int:
     from k3bench.measure.command import measure
 
     chosen = _two_names(args.allocation, "OBS/ALLOCATION, e.g. obs1/alloc1") if args.allocation else None
+    if args.dry_run:
+        from k3bench.measure.dry_run import dry_run
+
+        print("\n".join(dry_run(*_plan_and_folder(args.plan), chosen)))
+        return 0
     if args.here:
         _build_missing(args.plan)
+        if not chosen and (apart := _measure_apart(args.plan)) is not None:
+            return apart
     code = measure(args.plan, chosen, executor="here" if args.here else args.executor, out=args.out)
     if args.here and not chosen:
         _profile_planned(args.plan)
     return code
+
+
+def _plan_and_folder(path: Path) -> tuple[Plan, Path]:
+    """Of a plan, or of a recipe that is not planned yet."""
+    from k3bench.plan import make_plan
+    from k3bench.recipe import load_recipe
+    from k3bench.records.plan import Plan
+    from k3bench.store import read_record
+
+    if path.suffix not in (".yaml", ".yml"):
+        return read_record(path, Plan), path.parent
+    plan = make_plan(load_recipe(path))
+    return plan, Path("results") / plan.recipe.name
 
 
 def _profile_planned(plan_path: Path) -> None:
@@ -156,15 +188,32 @@ def _profile_planned(plan_path: Path) -> None:
 
 def _build_missing(plan_path: Path) -> None:
     """On a machine without Snakemake the builds are made on the way."""
-    from k3bench.build import build_arm
+    from k3bench.build.command import ARMS, build
     from k3bench.records.plan import Plan
-    from k3bench.store import CampaignFolder, read_record, write_record
+    from k3bench.store import CampaignFolder, read_record
 
     plan, folder = read_record(plan_path, Plan), CampaignFolder(plan_path.parent)
     for pair in sorted({o.pair for o in plan.observations}):
-        for arm in ("before", "after"):
-            if not folder.build(pair, arm).exists():
-                write_record(folder.build(pair, arm), build_arm(plan, pair, arm))  # type: ignore[arg-type]
+        if not all(folder.build(pair, arm).exists() for arm in ARMS):
+            build(plan_path, pair, executor="here")
+
+
+def _measure_apart(plan_path: Path) -> int | None:
+    """A process runs one build only: where builds have places of their own, each allocation gets a process."""
+    import subprocess
+    import sys
+
+    from k3bench.records.plan import Build, Plan
+    from k3bench.store import CampaignFolder, read_record
+
+    plan, folder = read_record(plan_path, Plan), CampaignFolder(plan_path.parent)
+    if all(read_record(folder.build(o.pair, "before"), Build).place is None for o in plan.observations):
+        return None
+    names = [f"{o.id}/{a.id}" for o in plan.observations for a in o.allocations]
+    words = [sys.executable, "-m", "k3bench", "measure", str(plan_path), "--here"]
+    codes = [subprocess.run([*words, name], check=False).returncode for name in names]
+    _profile_planned(plan_path)
+    return max(codes)
 
 
 def _add_compare(verbs: Verbs) -> None:
@@ -275,6 +324,9 @@ def _add_verify(verbs: Verbs) -> None:
     verb.add_argument(
         "--budget", type=_seconds, metavar="SECONDS", help="per preset; later probes become `not_run` rows"
     )
+    verb.add_argument(
+        "--executor", choices=("here", "debug", "local", "slurm"), default="local", help="of engines that need a job"
+    )
     verb.add_argument("--out", type=Path, help="default: equivalence.json of the observation")
     verb.set_defaults(run=_verify)
 
@@ -285,6 +337,7 @@ def _verify(args: argparse.Namespace) -> int:
 
     from k3bench.records.plan import Build, Plan
     from k3bench.records.recipe import K3MODEL, SERVED
+    from k3bench.runnable import adopt
     from k3bench.store import CampaignFolder, read_record, write_record
 
     plan, folder = read_record(args.plan, Plan), CampaignFolder(args.plan.parent)
@@ -295,6 +348,8 @@ def _verify(args: argparse.Namespace) -> int:
         if args.observation in pairs
     }
     found, engine = None, plan.recipe.engine.name
+    if engine in K3MODEL and "after" in builds:
+        adopt(builds["after"], folder.root)
     if engine not in SERVED or engine in K3MODEL:
         from k3bench.verify import verify
 
@@ -307,7 +362,12 @@ def _verify(args: argparse.Namespace) -> int:
             budget_s=args.budget,
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
-    if engine in SERVED:
+    if engine == "trtllm":
+        from k3bench.measure.command import JOBS
+        from k3bench.verify_served.job import verify_in_jobs
+
+        found = verify_in_jobs(folder.root, args.observation, jobs=JOBS, executor=args.executor)
+    elif engine in SERVED:
         from k3bench.verify_served import verify_served
 
         asked = verify_served(plan, builds, args.observation, logs=folder.root / "logs")  # type: ignore[arg-type]

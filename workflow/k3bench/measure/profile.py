@@ -26,6 +26,7 @@ from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Arm
 from k3bench.records.plan import Plan
 from k3bench.records.residency import Collected
+from k3bench.runnable import adopt, runnable
 from k3bench.store import read_record, write_record
 from k3bench.submit import run_once
 
@@ -105,7 +106,7 @@ def profile_spec(
             where=recipe.name,
             fix=f"write `trace: {{tool: nsys}}` into the recipe, or give --tool {'|'.join(PROFILERS)}",
         )
-    if recipe.engine.name != "k3model":
+    if recipe.engine.name not in ("k3model", "trtllm"):
         raise MeasureError(
             f"engine {recipe.engine.name} cannot be profiled from here",
             where=recipe.name,
@@ -142,6 +143,10 @@ def run_profile(
 ) -> dict[str, Any]:
     """The job: collect into a temporary folder, then move the files, the record last."""
     spec = profile_spec(Path(root), observation, arm, tool=tool, level=level, out=Path(out))
+    if spec.allocation.plan.recipe.engine.name == "trtllm":
+        from k3bench.measure.engines.trtllm.profiled import profile_ranks
+
+        return profile_ranks(spec)
     profiler = PROFILERS[tool]
     _refuse_without_gpu()
     profiler.check()
@@ -173,7 +178,10 @@ def _run(spec: ProfileSpec, profiler: Profiler, stem: Path) -> dict[str, Any]:
     folder = spec.allocation.folder.root.absolute()
     program = [sys.executable, "-m", PROGRAM, "--root", str(folder), "--observation", spec.allocation.observation.id]
     program += ["--arm", spec.arm, "--level", str(spec.level), "--tool", spec.tool, "--stem", str(stem)]
-    done = subprocess.run(profiler.command(program, stem), capture_output=True, text=True, check=False)
+    build = spec.allocation.builds[spec.arm]
+    adopt(build, folder)
+    command, home = profiler.command(program, stem), runnable(build, folder).folder
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=home)
     report = stem.with_name("told.json")
     if done.returncode or not report.is_file():
         said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()

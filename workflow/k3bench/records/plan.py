@@ -127,6 +127,20 @@ class Build(Grown, Record):
     output_digest: Digest | None = None
 
     @property
+    def origin(self) -> str:
+        """What it is made from, in a word that a table has room for: commit, wheel, image, or the digest of sources."""
+        extra = "".join(
+            f"+{name} {digest[:12]}"
+            for name, digest in (("changes", self.dirty_digest), ("patch", self.patch_digest))
+            if digest
+        )
+        if self.kind == "git":
+            return f"{str(self.git_commit)[:12]}{extra}"
+        if self.kind == "wheel":
+            return f"wheel {str(self.wheel_digest)[:12]}"
+        return f"image {self.source_digest[:12]}" if self.kind == "image" else f"installed {self.source_digest[:12]}"
+
+    @property
     def identity(self) -> str:
         """Digest of what runs. The commit is provenance and not part of it: the sources have a digest of their own."""
         return digest_of(self.model_dump(mode="json", exclude=PROVENANCE))

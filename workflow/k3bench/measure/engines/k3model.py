@@ -17,12 +17,14 @@ from k3bench.errors import K3Error, MeasureError
 from k3bench.measure.engine import EngineRequest, RunContext
 from k3bench.metrics import BatchTimes
 from k3bench.records.measurement import Arm, Check, Restart
+from k3bench.runnable import same_sources
 from k3model.cache import Snapshot
 from k3model.capture import Decode
 from k3model.config import preset
 from k3model.decode import K3, build
 from k3model.errors import K3ModelError
 from k3model.policy import policy
+from k3model.sources import source_digest
 
 
 class InProcessK3:
@@ -90,7 +92,11 @@ class InProcessK3:
 
 
 def open_engine(request: EngineRequest) -> InProcessK3:
-    """Build the model and capture every step. Raises `MeasureError` where the machine cannot."""
+    """Build the model and capture every step. Raises `MeasureError` where the machine cannot, or runs other sources."""
+    for made in request.builds.values():
+        if other := same_sources(made, source_digest()):
+            fix = "remove the campaign's builds/ folder, so that it is built from what is measured"
+            raise MeasureError(f"this process does not run what was built: {other}", where=made.pair, fix=fix)
     try:
         return InProcessK3(request)
     except K3ModelError as error:
