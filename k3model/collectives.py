@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -129,9 +129,17 @@ def join_ranks(device: str, seat: Seat | None = None, *, limit_s: float = 600.0)
     if not dist.is_initialized():
         backend = "nccl" if own.startswith("cuda") else "gloo"
         bound = torch.device(own) if backend == "nccl" else None
-        where = {"store": seat.store, "rank": seat.rank, "world_size": seat.of} if seat else {}
+        where: dict[str, Any] = {"store": seat.store, "rank": seat.rank, "world_size": seat.of} if seat else {}
         dist.init_process_group(backend, timeout=timedelta(seconds=limit_s), device_id=bound, **where)
     return own
+
+
+def identity_of(device: str) -> tuple[str | None, str | None]:
+    """Name and UUID of a GPU; nothing for a CPU."""
+    if not device.startswith("cuda"):
+        return None, None
+    properties = torch.cuda.get_device_properties(device)
+    return properties.name, str(getattr(properties, "uuid", "")) or None
 
 
 def leave_ranks() -> None:

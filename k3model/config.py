@@ -212,7 +212,7 @@ RANK_OF_16 = replace(FULL, tp_size=16, collectives="absent", routing="seeded")
 SMALL_16 = replace(SMALL, name="small-16", kda_heads=16, mla_heads=16)
 
 
-def _widths(shares: int, variant: Variant) -> dict[str, int]:
+def _widths(shares: int, variant: Variant) -> dict[str, Any]:
     """So many sixteenths of everything that ranks share out; A gives every rank the whole of the shared experts."""
     shared = FULL.shared_intermediate if variant == "A" else FULL.shared_intermediate // 16 * shares
     cut = ("kda_heads", "mla_heads", "mlp_intermediate", "vocab")

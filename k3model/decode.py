@@ -183,6 +183,11 @@ def build(
         return K3(config, place, dtype or default, seed, max_batch, context)
 
 
+def device_of(wanted: str) -> str:
+    """`auto` is CUDA where there is CUDA."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+
+
 def checked_device(name: str) -> torch.device:
     """The device of that name, with its index. Raises `DeviceError` if it is not there."""
     try:

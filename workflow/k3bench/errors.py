@@ -49,6 +49,10 @@ class MeasureError(K3Error):
     """An allocation could not be measured to its end."""
 
 
+class RankError(MeasureError):
+    """A rank of a distributed model ended, kept silent, or is not where it should be."""
+
+
 class ServingError(K3Error):
     """A server could not be started, reached or asked."""
 

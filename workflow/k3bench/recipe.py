@@ -98,7 +98,14 @@ def _unknown_to_k3model(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str, 
         except PolicyError as error:
             yield ("arms", arm, "policy"), *_said(error)
     try:
-        preset(recipe.engine.preset, **recipe.engine.options)
+        config = preset(recipe.engine.preset, **recipe.engine.options)
+        if config.collectives == "distributed" and recipe.engine.ranks != config.tp_size:
+            problem = f"{config.tp_size} ranks need peers that answer, and the recipe does not say so"
+            yield (
+                ("engine", "options"),
+                problem,
+                "add `collectives: distributed`, or `collectives: absent` for one rank",
+            )
     except (ConfigError, TypeError) as error:
         yield ("engine", "preset"), *_said(error)
     need = recipe.workload.isl_tokens + recipe.workload.osl_tokens

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from k3bench.fingerprint import gpus, machine
-from k3bench.records.fingerprint import SLURM_IDENTITY, Difference, Fingerprint, GpuState, Stable
+from k3bench.records.fingerprint import SLURM_IDENTITY, Difference, Fingerprint, GpuState, RankPlace, Stable
 
 #: Every environment variable that may be written down, because it can change a number.
 ENVIRONMENT = (
@@ -33,6 +33,7 @@ ENVIRONMENT = (
     "KMP_BLOCKTIME",
     "MALLOC_ARENA_MAX",
     "MKL_NUM_THREADS",
+    "GLOO_SOCKET_IFNAME",
     "NCCL_ALGO",
     "NCCL_CUMEM_ENABLE",
     "NCCL_DEBUG",
@@ -41,6 +42,7 @@ ENVIRONMENT = (
     "NCCL_NVLS_ENABLE",
     "NCCL_P2P_DISABLE",
     "NCCL_PROTO",
+    "NVSHMEM_DISABLE_NVLS",
     "OMP_NUM_THREADS",
     "OMP_PLACES",
     "OMP_PROC_BIND",
@@ -51,6 +53,7 @@ ENVIRONMENT = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_CUDNN_V8_API_DISABLED",
     "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST",
     "TRITON_CACHE_DIR",
     "TRTLLM_ENABLE_PDL",
     "UCX_TLS",
@@ -66,9 +69,11 @@ def capture(
     modules: tuple[str, ...] = (),
     repo: Path | None = None,
     environment: tuple[str, ...] = (),
+    ranks: tuple[RankPlace, ...] = (),
 ) -> Fingerprint:
     """One look, in milliseconds once the first has cached what cannot change while a process lives.
 
+    `ranks` of a distributed model said themselves where they are; the GPUs looked at are those of this node.
     `device` as torch names it; GPUs are read for `cuda` only. `environment` adds names the recipe sets, no secrets.
     Take it under load or right after it: the clocks of an idle GPU say nothing.
     """
@@ -89,6 +94,7 @@ def capture(
         repository=repository,
         environment=_allowed(os.environ, (*ENVIRONMENT, *environment)),
         slurm={name: os.environ[name] for name in SLURM_IDENTITY if name in os.environ},
+        ranks=ranks,
     )
     moving = machine.moving(tuple(gpus.gpu_state(nvml, index, absent) for index in indices))
     absent |= {f"host.{name}": "not told by this system" for name, v in stable.host if v is None}

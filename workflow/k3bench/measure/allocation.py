@@ -17,7 +17,7 @@ from typing import Any
 
 from k3bench.errors import MeasureError
 from k3bench.fingerprint import capture, difference
-from k3bench.measure.engine import Engine, EngineRequest, PointData, RunContext, ServedEngine, open_engine
+from k3bench.measure.engine import Engine, EngineRequest, PointData, RankedEngine, RunContext, ServedEngine, open_engine
 from k3bench.metrics import point_metrics
 from k3bench.records.base import digest_of
 from k3bench.records.fingerprint import Fingerprint
@@ -189,7 +189,8 @@ def _decode_batches(engine: Engine, context: RunContext, workload: Workload) -> 
 
 def _fingerprint(spec: AllocationSpec, engine: Engine) -> Fingerprint:
     """The machine as it is now, kept under its content's name."""
-    found = capture(device=engine.device, modules=VERSIONED, repo=Path(__file__).parent)
+    ranks = engine.ranks if isinstance(engine, RankedEngine) else ()
+    found = capture(device=engine.device, modules=VERSIONED, repo=Path(__file__).parent, ranks=ranks)
     write_record(spec.folder.fingerprint(spec.observation.id, found.digest()), found)
     return found
 

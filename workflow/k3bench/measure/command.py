@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from k3bench.errors import MeasureError, StoreError
+from k3bench.errors import MeasureError, RankError, StoreError
 from k3bench.measure.allocation import AllocationSpec, accepted_block, run_allocation, spec_of, summarise
 from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Allocation
@@ -105,11 +105,18 @@ def measure_once(
 
 def job_spec(spec: AllocationSpec, executor: ExecutorName) -> JobSpec:
     """The recipe's resources as a job: a rack is a constraint, and the block keeps its nodes to itself."""
-    resources = spec.plan.recipe.resources
+    resources, ranks = spec.plan.recipe.resources, spec.plan.recipe.engine.ranks
+    if ranks > 1 and resources.nodes > 1 and executor != "slurm":
+        raise RankError(
+            f"{ranks} ranks on {resources.nodes} nodes cannot run on this machine alone",
+            where=f"{spec.plan.recipe.name}: resources.nodes",
+            fix="./k3 run --profile slurm, or resources.nodes: 1",
+        )
     return JobSpec(
         executor=executor,
         time_limit_min=resources.minutes,
         nodes=resources.nodes,
+        tasks_per_node=ranks // resources.nodes if ranks > 1 else 1,
         gpus_per_node=resources.gpus_per_node,
         constraint=spec.observation.rack if executor == "slurm" else None,
         queue_limit_min=resources.queue_minutes,

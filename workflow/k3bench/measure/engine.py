@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from k3bench.errors import MeasureError
 from k3bench.metrics import BatchTimes
+from k3bench.records.fingerprint import RankPlace
 from k3bench.records.measurement import Arm, Check, Restart
 from k3bench.records.plan import Build, PlannedObservation
 from k3bench.records.recipe import Recipe
@@ -68,6 +69,15 @@ class ServedEngine(Protocol):
         """Load the served arm at a level. A failure becomes a failed check, never an exception."""
 
 
+@runtime_checkable
+class RankedEngine(Protocol):
+    """An engine over several processes: where each of them runs belongs to the machine."""
+
+    @property
+    def ranks(self) -> tuple[RankPlace, ...]:
+        """Every rank's place."""
+
+
 @dataclass(frozen=True)
 class EngineRequest:
     """What an engine is opened with: `builds[arm]` is the build a run of that arm uses."""
@@ -81,8 +91,9 @@ class EngineRequest:
 def open_engine(request: EngineRequest) -> Engine:
     """Import the recipe's engine and open it. Raises `MeasureError` when it cannot run on this machine."""
     name = request.recipe.engine.name
+    kind = "k3model_ranked" if request.recipe.engine.ranks > 1 else name.replace("-", "_")
     try:
-        module = importlib.import_module(f"k3bench.measure.engines.{name.replace('-', '_')}")
+        module = importlib.import_module(f"k3bench.measure.engines.{kind}")
     except ModuleNotFoundError as error:
         raise MeasureError(
             f"engine {name} needs the package {error.name!r}, which is not installed",

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from k3bench.records.base import Digest, Finite, Model, Record
+from k3bench.records.base import Digest, Finite, Grown, Model, Record
 from k3bench.records.measurement import Instant
 
 #: What identifies an allocation; nothing else of Slurm's environment is ever written down.
@@ -62,8 +62,25 @@ class Repository(Model):
     dirty_digest: Digest | None
 
 
-class Stable(Model):
-    """What must be equal before and after, and between the arms of a pair, apart from the declared change."""
+class RankPlace(Model):
+    """Where one rank of a distributed model ran: `host` as Slurm names the node, `slurm` its own proof of the rack."""
+
+    index: Count
+    local_rank: Count
+    host: str
+    device: str = "cpu"
+    gpu: str | None = None
+    gpu_uuid: str | None = None
+    slurm: dict[str, str]
+
+
+class Stable(Grown):
+    """What must be equal before and after, and between the arms of a pair, apart from the declared change.
+
+    `ranks` is there for distributed models only.
+    """
+
+    ADDED: ClassVar[tuple[str, ...]] = ("ranks",)
 
     host: Host
     device: str
@@ -75,6 +92,7 @@ class Stable(Model):
     repository: Repository | None
     environment: dict[str, str]
     slurm: dict[str, str]
+    ranks: tuple[RankPlace, ...] = ()
 
 
 class GpuState(Model):

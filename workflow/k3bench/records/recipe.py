@@ -78,6 +78,11 @@ class EngineSpec(Grown):
     serving: Serving | None = None
     trtllm: Trtllm | None = None
 
+    @property
+    def ranks(self) -> int:
+        """Processes that one model is spread over: its tp_size where `collectives: distributed` is written, else 1."""
+        return int(self.options.get("tp_size", 1)) if self.options.get("collectives") == "distributed" else 1
+
 
 class ArmSpec(Grown):
     """One side of the comparison: the overlap policy, the build it runs from, and its extra environment.
@@ -272,10 +277,29 @@ def _impossible(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     yield from _impossible_builds(recipe)
     yield from _impossible_serving(recipe)
     yield from _impossible_trtllm(recipe)
+    yield from _impossible_ranks(recipe)
     if recipe.simulated and recipe.engine.truth is None:
         yield "engine.name", "engine simulated needs `truth:`", "add tpot_ms, effect_pct, run_sd_pct, ..."
     if recipe.engine.truth is not None and not recipe.simulated:
         yield "engine.truth", "`truth:` belongs to engine simulated only", "a measured engine has no known answer"
+
+
+def _impossible_ranks(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """A distributed model whose ranks do not fit the nodes and GPUs asked for."""
+    engine, nodes, gpus = recipe.engine, recipe.resources.nodes, recipe.resources.gpus_per_node
+    if engine.ranks == 1:
+        return
+    if engine.name != "k3model":
+        problem = f"engine {engine.name} runs on one rank, not on {engine.ranks}"
+        yield "engine.options", problem, "choose engine k3model, or remove tp_size and collectives"
+    if engine.ranks % nodes:
+        problem = f"{engine.ranks} ranks cannot be spread evenly over {nodes} nodes"
+        yield "resources.nodes", problem, "choose a number of nodes that divides engine.options.tp_size"
+    if engine.device == "cuda" and not gpus:
+        yield "resources.gpus_per_node", "a rank needs a GPU, and none is asked for", f"write {engine.ranks // nodes}"
+    if gpus and nodes * gpus != engine.ranks:
+        problem = f"{engine.ranks} ranks on {nodes} x {gpus} GPUs: every rank needs one, and every GPU a rank"
+        yield "resources.gpus_per_node", problem, "let nodes x gpus_per_node be engine.options.tp_size"
 
 
 def _impossible_builds(recipe: Recipe) -> Iterator[tuple[str, str, str]]:

@@ -21,7 +21,7 @@ from k3bench.runnable import same_sources
 from k3model.cache import Snapshot
 from k3model.capture import Decode
 from k3model.config import preset
-from k3model.decode import K3, build
+from k3model.decode import K3, build, device_of
 from k3model.errors import K3ModelError
 from k3model.policy import policy
 from k3model.sources import source_digest
@@ -64,6 +64,7 @@ class InProcessK3:
         """OSL greedy steps for `level` rows from the snapshot."""
         session = self._sessions[context.arm, context.level]
         session.restore(self._snapshots[context.level])
+        self.model.collectives.barrier()
         timed = time_on_device if self.device == "cuda" else _time_on_host
         gc.disable()
         try:
@@ -76,6 +77,10 @@ class InProcessK3:
     def _remember(self, context: RunContext, history: torch.Tensor) -> None:
         first = self._tokens.setdefault((context.arm, context.level), history.clone())
         self._repeats &= torch.equal(first, history)
+
+    def history(self, context: RunContext) -> torch.Tensor:
+        """What the last batch of this arm and level chose."""
+        return self._sessions[context.arm, context.level].history
 
     def checks(self, context: RunContext) -> tuple[Check, ...]:
         """The same snapshot must give the same tokens, batch after batch."""
@@ -115,8 +120,7 @@ def _too_large(error: Exception) -> K3Error:
 def build_model(request: EngineRequest) -> K3:
     """The recipe's preset, wide and long enough for its workload."""
     recipe = request.recipe
-    wanted = recipe.engine.device
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    device = device_of(recipe.engine.device)
     if device == "cpu":
         torch.set_num_threads(1)  # tiny operations: a second thread only waits, and waits longest on a busy machine
     return build(
