@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from k3bench.errors import BuildError
+from k3bench.records.builds import GitBuild, ImageBuild, WheelBuild
+from k3bench.records.measurement import Arm
 from k3bench.records.plan import Build
+from k3bench.records.recipe import Recipe
 from k3bench.store import CampaignFolder
 
 #: Where compilers keep what they made: every name here points into the build's own folder when a pair is rebuilt.
@@ -51,6 +54,31 @@ def runnable(build: Build, root: Path) -> Runnable:
     other = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     paths = [str(tree / build.python_path), *filter(None, [other])]
     return Runnable(tree, {**caches, **given, "PYTHONPATH": os.pathsep.join(paths)})
+
+
+def pretended(recipe: Recipe, pair: str, arm: Arm) -> Build:
+    """A build that is not made yet, as a dry run shows it: its folder is named after the recipe's build."""
+    side, spec = getattr(recipe.arms, arm), recipe.build_of(arm)
+    has_tree = isinstance(spec, GitBuild | WheelBuild)
+    rebuild = recipe.rebuilt(pair)
+    return Build(
+        pair=pair,
+        arm=arm,
+        kind=spec.kind,
+        engine=recipe.engine.name,
+        preset=recipe.engine.preset,
+        policy=side.policy,
+        environment=side.environment,
+        source_digest="0" * 64,
+        git_commit=None,
+        git_dirty=None,
+        versions={},
+        name=side.build,
+        rebuild=rebuild,
+        place=f"{pair if rebuild else '.made'}/DIGEST-OF-{side.build}" if has_tree or rebuild else None,
+        python_path=(spec.python_path if isinstance(spec, GitBuild) else ".") if has_tree else None,
+        image=spec.image if isinstance(spec, ImageBuild) else None,
+    )
 
 
 def adopt(build: Build, root: Path) -> None:

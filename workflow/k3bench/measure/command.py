@@ -19,7 +19,7 @@ from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Allocation
 from k3bench.records.plan import Plan
 from k3bench.store import CampaignFolder, read_record, write_record
-from k3bench.submit import JobSpec, run_once
+from k3bench.submit import JobSpec, job_of, run_once
 
 #: Beside results/, so that losing one leaves the other.
 JOBS = Path(".k3/jobs")
@@ -104,7 +104,7 @@ def measure_once(
 
 
 def job_spec(spec: AllocationSpec, executor: ExecutorName) -> JobSpec:
-    """The recipe's resources as a job: a rack is a constraint, and the block keeps its nodes to itself."""
+    """The job of an allocation; of a distributed model, one task a rank."""
     resources, ranks = spec.plan.recipe.resources, spec.plan.recipe.engine.ranks
     if ranks > 1 and resources.nodes > 1 and executor != "slurm":
         raise RankError(
@@ -112,15 +112,8 @@ def job_spec(spec: AllocationSpec, executor: ExecutorName) -> JobSpec:
             where=f"{spec.plan.recipe.name}: resources.nodes",
             fix="./k3 run --profile slurm, or resources.nodes: 1",
         )
-    return JobSpec(
-        executor=executor,
-        time_limit_min=resources.minutes,
-        nodes=resources.nodes,
-        tasks_per_node=ranks // resources.nodes if ranks > 1 else 1,
-        gpus_per_node=resources.gpus_per_node,
-        constraint=spec.observation.rack if executor == "slurm" else None,
-        queue_limit_min=resources.queue_minutes,
-    )
+    job = job_of(resources, spec.observation.rack, executor)
+    return job.model_copy(update={"tasks_per_node": ranks // resources.nodes}) if ranks > 1 else job
 
 
 def _is_whole(spec: AllocationSpec, result: dict[str, Any]) -> bool:

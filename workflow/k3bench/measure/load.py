@@ -88,10 +88,12 @@ def _as_data(result: LoadResult) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Send a load and write what became of it."""
     parser = argparse.ArgumentParser(prog="python -m k3bench.measure.load", description=__doc__)
-    for name, kind in (("base-url", str), ("model", str), ("api", str), ("limit-s", float), ("vocab", int)):
-        parser.add_argument(f"--{name}", type=kind, required=True)
-    for name, kind in (("count", int), ("isl", int), ("osl", int), ("concurrency", int), ("seed", str), ("out", Path)):
-        parser.add_argument(f"--{name}", type=kind, required=True)
+    for name in ("base-url", "model", "api", "seed"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("vocab", "count", "isl", "osl", "concurrency"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--limit-s", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args(argv)
     target = Target(asked.base_url, asked.model, asked.api, asked.limit_s)
     load = Load(target, asked.vocab, asked.count, asked.isl, asked.osl, asked.concurrency, asked.seed)

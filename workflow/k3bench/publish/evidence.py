@@ -128,6 +128,8 @@ def _status(row: At, *, published: bool) -> str:
         return "equal, as published"
     if row.kind.raw == "control" and row.status.raw == "pass":
         return "caught"
+    if row.kind.raw == "accuracy" and row.status.raw == "pass":
+        return "held"
     return {"pass": "equal", "fail": bold("failed"), "not_run": "not run"}[row.status.raw]
 
 

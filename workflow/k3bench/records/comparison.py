@@ -191,12 +191,19 @@ class ObservationLevel(Model):
     moved: Literal["before", "after", "both", "neither"] | None = None
 
 
-class ObservationRow(Model):
-    """A planned observation, present or not. All planned ones are rows."""
+class ObservationRow(Grown):
+    """A planned observation, present or not. All planned ones are rows.
 
+    `made_from` (arm -> commit, wheel, image or sources) is told where builds were made; a pair that only names what is
+    installed has none.
+    """
+
+    ADDED: ClassVar[tuple[str, ...]] = ("rebuilt", "made_from")
     observation: Name
     rack: str | None = None
     build_pair: str | None = None
+    rebuilt: bool = False
+    made_from: dict[Arm, str] = Field(default_factory=dict)
     job: str | None = None
     started_at: str | None = None
     ended_at: str | None = None
@@ -346,7 +353,7 @@ class Mechanism(Model):
 class EqualityRow(Model):
     """One probe of sameness. A control that is caught is a pass."""
 
-    kind: Literal["fork", "greedy", "control"]
+    kind: Literal["fork", "greedy", "control", "accuracy"]
     status: Literal["pass", "fail", "not_run"]
     what: str
     preset: str | None = None

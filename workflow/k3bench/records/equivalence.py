@@ -13,7 +13,7 @@ from k3bench.records.measurement import Instant
 class EquivalenceRow(Model):
     """One probe. A control that was caught is a pass; a probe that could not run says why, and is never a pass."""
 
-    kind: Literal["fork", "greedy", "control"]
+    kind: Literal["fork", "greedy", "control", "accuracy"]
     status: Literal["pass", "fail", "not_run"]
     what: str
     preset: str

@@ -57,6 +57,14 @@ def model_card(base_url: str) -> ModelCard:
         ) from None
 
 
+def version(base_url: str) -> str:
+    """What `/version` answers; a remark where a server has none."""
+    try:
+        return _get(f"{base_url}/version").decode(errors="replace").strip()[:200]
+    except (OSError, http.client.HTTPException):
+        return "the server does not tell its version"
+
+
 def cache_hits(base_url: str) -> dict[str, float]:
     """Cache-hit counters of `/metrics`; empty where a server has none."""
     try:

@@ -8,7 +8,17 @@ Out of scope: what is measured, and how the files of a campaign are named.
 """
 
 from k3bench.submit.once import Outcome, cancel, look, read_ledger, run_once
-from k3bench.submit.spec import JobSpec
+from k3bench.submit.spec import JobSpec, job_of
 from k3bench.submit.worker import AttemptOverError, raise_if_over
 
-__all__ = ["AttemptOverError", "JobSpec", "Outcome", "cancel", "look", "raise_if_over", "read_ledger", "run_once"]
+__all__ = [
+    "AttemptOverError",
+    "JobSpec",
+    "Outcome",
+    "cancel",
+    "job_of",
+    "look",
+    "raise_if_over",
+    "read_ledger",
+    "run_once",
+]

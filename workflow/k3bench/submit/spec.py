@@ -5,6 +5,7 @@ In: plain values. Out: a validated `JobSpec`; nothing in it can end an `#SBATCH`
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from pydantic import Field, StringConstraints
 
 from k3bench.records.base import Model
 from k3bench.records.ledger import ExecutorName
+from k3bench.records.recipe import Resources
 
 #: One line of printable text. A line break would leave the comment line of a batch script and be run by its shell.
 SlurmText = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,1000}$")]
@@ -96,3 +98,28 @@ class JobSpec(Model):
         }
         given = {name: value for name, value in options.items() if value is not None}
         return given | {name: value or True for name, _, value in (o[2:].partition("=") for o in self.extra)}
+
+    def sbatch_line(self, what: str) -> str:
+        """The submission as a command line, for people to read: submitit writes the options into a script."""
+        options = [
+            f"--{name}" if value is True else f"--{name}={value}" for name, value in self.sbatch_options().items()
+        ]
+        return shlex.join(["sbatch", f"--time={self.time_limit_min}", *options, f"k3bench-worker:{what}"])
+
+
+def job_of(resources: Resources, rack: str, executor: ExecutorName) -> JobSpec:
+    """A recipe's resources as a job: a rack is a constraint, and the job keeps its nodes to itself.
+
+    A segment (one NVLink domain, topology/block) says more than one switch, and stands in its place.
+    """
+    segment = resources.segment if executor == "slurm" else None
+    return JobSpec(
+        executor=executor,
+        time_limit_min=resources.minutes,
+        nodes=resources.nodes,
+        gpus_per_node=resources.gpus_per_node,
+        constraint=rack if executor == "slurm" else None,
+        switches=None if segment else 1,
+        extra=(f"--segment={segment}",) if segment else (),
+        queue_limit_min=resources.queue_minutes,
+    )

@@ -84,8 +84,17 @@ class Commands:
 
     def benchmark(self, name: str, log: Path, asked: Sequence[str]) -> tuple[str, ...]:
         """TensorRT-LLM's own client on the first node, beside the server."""
-        program = (self.place.program("python3"), "-m", BENCHMARK, *asked)
-        return (*self._first_node(name), *self._around(log, program, {}))
+        return self.beside(name, log, (self.place.program("python3"), "-m", BENCHMARK, *asked))
+
+    def beside(self, name: str, log: Path, program: Sequence[str], *, plain: bool = False) -> tuple[str, ...]:
+        """A program of the ranks' own surroundings, once, on the first node; `plain` without the arm's environment."""
+        return (*self._first_node(name), *self._around(log, program, {}, plain=plain))
+
+    def export(self, name: str, log: Path, stem: Path, rank: int) -> tuple[str, ...]:
+        """The report of one rank as SQLite: the version that collected is the only one sure to read it."""
+        where = f"{stem}.r{rank}"
+        options = ("--type=sqlite", "--force-overwrite=true", f"--output={where}.sqlite")
+        return self.beside(name, log, ("nsys", "export", *options, f"{where}.nsys-rep"), plain=True)
 
     def client(self, name: str, program: Sequence[str]) -> tuple[str, ...]:
         """Our own client on the first node: it needs neither container nor GPU."""
@@ -108,9 +117,11 @@ class Commands:
         one = ("--nodes=1", "--ntasks=1", "--relative=0", "--gpus-per-node=0")
         return ("srun", f"--job-name={name}", "--overlap", *one, "--mpi=none", "--kill-on-bad-exit=1")
 
-    def _around(self, log: Path, program: Sequence[str], extra: Mapping[str, str]) -> tuple[str, ...]:
+    def _around(
+        self, log: Path, program: Sequence[str], extra: Mapping[str, str], *, plain: bool = False
+    ) -> tuple[str, ...]:
         """Container, log and environment around a program, in the order of TensorRT-LLM's own sweep."""
-        variables, place = {**self.environment, **extra}, self.place
+        variables, place = {} if plain else {**self.environment, **extra}, self.place
         output = (f"--output={log}", "--open-mode=append")
         if place.image is None:
             return (self._export(variables), *output, *program)

@@ -66,18 +66,39 @@ def verify_served(
         except ServingError as error:
             problem = f"{life}: {error}"
             break
-    policies = f"{builds['before'].policy} | {builds['after'].policy}"
-    rows = _not_run(problem) if problem else judge(*(answers[life] for life in lives))
-    shared = {"preset": recipe.engine.preset, "policy": policies, "batch": 1, "prompts": prompts}
+    if problem:
+        return not_asked(plan, builds, observation, problem, prompts=prompts)
+    rows = judge(*(answers[life] for life in lives))
+    return _record(plan, builds, observation, rows, prompts, "token ids" if _by_ids(answers) else "characters")
+
+
+def not_asked(
+    plan: Plan, builds: Mapping[Arm, Build], observation: str, problem: str, *, prompts: int = PROMPTS
+) -> Equivalence:
+    """One row that says why nothing could be asked."""
+    row = {"kind": "greedy", "status": "not_run", "what": "greedy tokens, before | after", "reason": problem}
+    return _record(plan, builds, observation, [row], prompts, "nothing")
+
+
+def _record(
+    plan: Plan,
+    builds: Mapping[Arm, Build],
+    observation: str,
+    rows: Sequence[Mapping[str, object]],
+    prompts: int,
+    compared: str,
+) -> Equivalence:
+    engine, policies = plan.recipe.engine, f"{builds['before'].policy} | {builds['after'].policy}"
+    shared = {"preset": engine.preset, "policy": policies, "batch": 1, "prompts": prompts}
     return Equivalence(
-        campaign=recipe.name,
+        campaign=plan.recipe.name,
         observation=observation,
         builds={arm: build.identity for arm, build in builds.items()},
-        device=f"{device_of(recipe.engine)} {platform.machine()}",
+        device=f"{device_of(engine)} {platform.machine()}",
         versions={"aiohttp": metadata.version("aiohttp"), "python": platform.python_version()},
-        settings={"compared": "token ids" if _by_ids(answers) else "characters"},
+        settings={"compared": compared},
         measured=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        rows=tuple(EquivalenceRow.model_validate(shared | row) for row in rows),
+        rows=tuple(EquivalenceRow.model_validate(shared | dict(row)) for row in rows),
     )
 
 
@@ -164,10 +185,6 @@ def differences(left: list[Answer], right: list[Answer]) -> dict[int, int]:
             pairs = enumerate(zip(a.units, b.units, strict=False))
             found[index] = next((i for i, (x, y) in pairs if x != y), min(len(a.units), len(b.units)))
     return found
-
-
-def _not_run(problem: str) -> list[dict[str, object]]:
-    return [{"kind": "greedy", "status": "not_run", "what": "greedy tokens, before | after", "reason": problem}]
 
 
 def _by_ids(answers: Mapping[str, list[Answer]]) -> bool:
