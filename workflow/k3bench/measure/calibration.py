@@ -132,7 +132,8 @@ def client_checks(level: ClientLevel, load: LoadResult, *, max_bias_pct: float) 
 def _host() -> tuple[str, str, int, dict[str, str]]:
     """What a calibration depends on."""
     boot = BOOT.read_text().strip() if BOOT.exists() else "unknown"
-    versions = {"aiohttp": metadata.version("aiohttp"), "python": platform.python_version()}
+    versions = {name: metadata.version(name) for name in ("aiohttp", "uvloop")}
+    versions["python"] = platform.python_version()
     return platform.node(), boot, os.cpu_count() or 1, versions
 
 

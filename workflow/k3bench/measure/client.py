@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import uvloop
 
 from k3bench.records.request import Phase, Request
 from k3bench.serving.prompts import Prompt
@@ -71,8 +72,8 @@ def run_load(target: Target, plan: Sequence[Sequence[Ask]], *, told: Told | None
 
     Ends within turns x `target.limit_s`; after a dead or stuck server within one limit.
     """
-    with _no_garbage_collection():
-        return asyncio.run(_run(target, plan, told))
+    with _no_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(target, plan, told))
 
 
 async def _run(target: Target, plan: Sequence[Sequence[Ask]], told: Told | None) -> LoadResult:

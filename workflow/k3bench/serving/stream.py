@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import aiohttp
 
 from k3bench.records.request import ErrorKind, Phase, Request, RequestError, Usage
+from k3bench.serving.arrival import read_stamped
 from k3bench.serving.events import DONE, Choice, Chunk, EventLines, GarbageError, UsageCounts, parse_chunk
 from k3bench.serving.prompts import Prompt
 
@@ -22,6 +22,10 @@ Api = Literal["completions", "chat"]
 #: A response beyond this is not the answer to one request.
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 CONNECT_LIMIT_S = 10.0
+
+
+class _TooLargeError(ValueError):
+    """The answer has no end in sight."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ async def read_answer(session: aiohttp.ClientSession, target: Target, body: byte
                 recording.fail("http_status", f"{response.status} {(await response.content.read(300))!r}")
                 response.close()
                 return
-            await _read_events(response.content, recording)
+            await _read_events(response, recording)
             if recording.error is not None:
                 response.close()
     except aiohttp.ClientConnectorError as error:
@@ -163,23 +167,26 @@ async def read_answer(session: aiohttp.ClientSession, target: Target, body: byte
         recording.fail("no_answer" if recording.status is None else "closed_early", f"{type(error).__name__}: {error}")
 
 
-async def _read_events(
-    content: aiohttp.StreamReader, recording: Recording, clock: Callable[[], int] = time.perf_counter_ns
-) -> None:
+async def _read_events(response: aiohttp.ClientResponse, recording: Recording) -> None:
     """All events that arrive together share one stamp: the client cannot know more."""
-    lines, size, take = EventLines(), 0, recording.take
+    lines, size = EventLines(), 0
+
+    def take(data: bytes, now_ns: int) -> None:
+        nonlocal size
+        size += len(data)
+        if size > MAX_RESPONSE_BYTES:
+            raise _TooLargeError(f"more than {MAX_RESPONSE_BYTES} bytes")
+        for payload in lines.feed(data):
+            if payload == DONE:
+                recording.done = True
+            else:
+                recording.take(parse_chunk(payload), now_ns)
+
     try:
-        while data := await content.readany():
-            now_ns = clock()
-            size += len(data)
-            if size > MAX_RESPONSE_BYTES:
-                recording.fail("too_large", f"more than {MAX_RESPONSE_BYTES} bytes")
-                return
-            for payload in lines.feed(data):
-                if payload == DONE:
-                    recording.done = True
-                else:
-                    take(parse_chunk(payload), now_ns)
+        await read_stamped(response, take)
+    except _TooLargeError as error:
+        recording.fail("too_large", error)
+        return
     except GarbageError as error:
         recording.fail("garbage", error)
         return
