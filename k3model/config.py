@@ -61,6 +61,8 @@ class K3Config:
     routing: Literal["router", "seeded"] = "router"  # seeded: every token hits one expert a share, known in advance
     routing_seed: int = 252  # its distinct hits over 92 layers are within two of the expected, at 1, 2, 4 and 8 rows
     # switches that decide what is measured
+    kernels: Literal["torch", "triton"] = "torch"
+    pdl: bool = False  # kernels=triton: programmatic dependent launch, a kernel may start before the one ahead ends
     state_pool: Literal["gathered", "indexed"] = "gathered"  # gathered: the PR lists the state among crossing tensors
     staging_repack: bool = True
     kda_weights: Literal["bf16", "fp8"] = "bf16"
@@ -249,13 +251,16 @@ PRESETS: dict[str, K3Config] = {
 #: What a recipe may change on a preset. The rest is what makes it K3.
 OPTIONS: tuple[str, ...] = (
     "variant", "tp_size", "collectives", "shares", "held_experts", "routing", "routing_seed", "latent_rms_eps",
-    "layers", "state_pool", "staging_repack", "kda_weights", "kv_cache", "expert_weights", "page_tokens",
+    "layers", "kernels", "pdl", "state_pool", "staging_repack", "kda_weights", "kv_cache", "expert_weights",
+    "page_tokens",
 )  # fmt: skip
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "variant": ("A", "B"),
     "collectives": ("none_needed", "absent", "distributed"),
     "routing": ("router", "seeded"),
+    "kernels": ("torch", "triton"),
+    "pdl": (True, False),
     "state_pool": ("gathered", "indexed"),
     "staging_repack": (True, False),
     "kda_weights": ("bf16", "fp8"),

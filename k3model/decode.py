@@ -19,9 +19,9 @@ from k3model.collectives import Collectives
 from k3model.config import K3Config
 from k3model.errors import DeviceError
 from k3model.kda import KDA
+from k3model.kernels import Ops, choose
 from k3model.mla import MLA
-from k3model.moe import DenseMLP, MoE
-from k3model.pointwise import linear_wide, rms_norm
+from k3model.moe import DenseMLP, FedForward, MoE
 from k3model.ranges import Ranges, no_ranges
 from k3model.streams import Forks, side_stream
 from k3model.weights import Weights, fill
@@ -30,7 +30,7 @@ from k3model.weights import Weights, fill
 class Layer:
     """One layer: two mixes, two norms, attention, feed-forward."""
 
-    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, index: int) -> None:
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, ops: Ops, index: int) -> None:
         self.index = index
         # Layer 0 sees no snapshot, so it has nothing to mix before its attention.
         self.self_attention_res = MixPair(weights, "self_attention_res", config.hidden) if index else None
@@ -40,11 +40,13 @@ class Layer:
         attention = weights.at("self_attn")
         self.self_attn: KDA | MLA
         if config.is_mla(index):
-            self.self_attn = MLA(attention, config, collectives, config.mla_layers.index(index))
+            self.self_attn = MLA(attention, config, collectives, ops, config.mla_layers.index(index))
         else:
-            self.self_attn = KDA(attention, config, collectives, config.kda_layers.index(index))
+            self.self_attn = KDA(attention, config, collectives, ops, config.kda_layers.index(index))
         dense = config.is_dense(index)
-        self.mlp = DenseMLP(weights, config, collectives) if dense else MoE(weights, config, collectives, index)
+        self.mlp = (
+            DenseMLP(weights, config, collectives, ops) if dense else MoE(weights, config, collectives, ops, index)
+        )
         self.attention_range, self.mlp_range = (f"L{index}.{part.family}" for part in (self.self_attn, self.mlp))
         self.rest_range = f"L{index}.other"
 
@@ -62,7 +64,7 @@ class K3:
         self, config: K3Config, device: torch.device, dtype: torch.dtype, seed: int, max_batch: int, context: int
     ) -> None:
         self.config, self.device, self.dtype, self.seed = config, device, dtype, seed
-        self.collectives = Collectives(config)
+        self.collectives, self.ops = Collectives(config), choose(config, device)
         self.weights = Weights(device, dtype, "language_model.")
         self._build(self.weights)
         self.caches = Caches(config, max_batch, context, device, dtype)
@@ -75,7 +77,8 @@ class K3:
     def _build(self, weights: Weights) -> None:
         config, model = self.config, weights.at("model")
         self.embed_tokens = model.matrix("embed_tokens", config.vocab, config.hidden)
-        self.layers = [Layer(model.at(f"layers.{i}"), config, self.collectives, i) for i in range(config.layers)]
+        parts = config, self.collectives, self.ops
+        self.layers = [Layer(model.at(f"layers.{i}"), *parts, i) for i in range(config.layers)]
         self.head_range = f"L{config.layers}.other"
         self.output_attn_res = MixPair(model, "output_attn_res", config.hidden)
         self.norm = model.norm("norm", config.hidden)
@@ -107,7 +110,7 @@ class K3:
         def attend(layer: Layer, x: torch.Tensor) -> torch.Tensor:
             return layer.self_attn.step(x, caches, rows, forks)
 
-        def feed_forward(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+        def feed_forward(layer: Layer, x: torch.Tensor) -> FedForward:
             return layer.mlp.step(x, forks)
 
         return self._forward(tokens, caches.bank[:, : rows.batch], attend, feed_forward, ranges)
@@ -123,7 +126,7 @@ class K3:
         def attend(layer: Layer, x: torch.Tensor) -> torch.Tensor:
             return layer.self_attn.prefill(x.view(B, T, -1), caches, rows, forks).flatten(0, 1)
 
-        def feed_forward(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+        def feed_forward(layer: Layer, x: torch.Tensor) -> FedForward:
             return layer.mlp.prefill(x, forks)
 
         last = torch.arange(B, device=self.device) * T + T - 1
@@ -134,32 +137,29 @@ class K3:
         tokens: torch.Tensor,
         bank: torch.Tensor,
         attend: Callable[[Layer, torch.Tensor], torch.Tensor],
-        feed_forward: Callable[[Layer, torch.Tensor], torch.Tensor],
+        feed_forward: Callable[[Layer, torch.Tensor], FedForward],
         ranges: Ranges,
         keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The stack as the paper draws it. `keep` names the rows whose logits are wanted."""
-        config, eps = self.config, self.config.rms_eps
+        config = self.config
         with ranges(self.layers[0].rest_range):
-            residual = Residual(bank, F.embedding(tokens, self.embed_tokens), config.attn_res_block, eps)
+            embedded = F.embedding(tokens, self.embed_tokens)
+            residual = Residual(bank, embedded, config.attn_res_block, config.rms_eps, self.ops)
         for layer in self.layers:
             with ranges(layer.rest_range):
-                h = residual.attention_input(layer.index, layer.self_attention_res)
-                x = rms_norm(h, layer.input_layernorm, eps)
+                x = residual.attention_input(layer.index, layer.self_attention_res, layer.input_layernorm)
             with ranges(layer.attention_range):
-                out = attend(layer, x)
+                residual.add(attend(layer, x))
             with ranges(layer.rest_range):
-                residual.add(out)
-                x = rms_norm(residual.mix(layer.mlp_res), layer.post_attention_layernorm, eps)
+                x = residual.mix(layer.mlp_res, layer.post_attention_layernorm)
             with ranges(layer.mlp_range):
-                out = feed_forward(layer, x)
-            with ranges(layer.rest_range):
-                residual.add(out)
+                residual.add(feed_forward(layer, x))
         with ranges(self.head_range):
-            h = residual.mix(self.output_attn_res)
+            x = residual.mix(self.output_attn_res, self.norm)
             self.mixes = tuple(residual.mixes)
-            x = rms_norm(h if keep is None else h[keep], self.norm, eps)
-            return self.collectives.gather_columns(linear_wide(x, self.lm_head))
+            logits = self.ops.linear_wide(x if keep is None else x[keep], self.lm_head)
+            return self.collectives.gather_columns(logits)
 
 
 def build(

@@ -4,35 +4,25 @@
        │   fork 1                     ├─ K6 conv, l2norm, decay, delta rule, gated norm ── K9 o_proj ─▶
        └─ K3 window K4 repack K5 state┘        └─ K7, K8 write state and window back
 
-Out of scope: input norm and residual (`decode.py`), pools (`cache.py`), the chunk form (`kda_chunk.py`).
+Out of scope: input norm and residual (`decode.py`), pools (`cache.py`), K3 to K8 themselves (`kernels/kda.py`), the
+chunk form (`kda_chunk.py`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from k3model.cache import Caches, Placed, Staged
+from k3model.cache import Caches, Placed
 from k3model.collectives import Collectives
 from k3model.config import K3Config
 from k3model.fp8 import Fp8Matrix, project, quantise
 from k3model.kda_chunk import chunk_delta_rule
-from k3model.pointwise import rms_norm, wide, wide_dtype
+from k3model.kernels import Ops
+from k3model.kernels.kda import KdaConstants, Projected
+from k3model.pointwise import wide, wide_dtype
 from k3model.streams import Forks
 from k3model.weights import Weights
-
-L2_EPS = 1e-6
-
-
-class Projected(NamedTuple):
-    """K1 and K2 of one step or of many tokens; leading dimensions are free."""
-
-    qkv: torch.Tensor  # [..., 3d] raw, what the conv window remembers
-    gate: torch.Tensor  # [..., d] raw output gate
-    decay: torch.Tensor  # [..., d] raw forget gate
-    beta: torch.Tensor  # [..., h] raw
 
 
 class KDA:
@@ -40,9 +30,9 @@ class KDA:
 
     family = "KDA"
 
-    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, index: int) -> None:
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, ops: Ops, index: int) -> None:
         self.index = index  # among the KDA layers: which cache is its own
-        self.config, self.collectives = config, collectives
+        self.config, self.collectives, self.ops = config, collectives, ops
         self.h, self.D, self.d = config.kda_heads_local, config.kda_head_dim, config.kda_width_local
         self._place_projections(weights, collectives.rank)
         self._place_constants(weights, collectives.rank)
@@ -78,10 +68,9 @@ class KDA:
         self.o_norm = weights.norm("o_norm", self.D, dtype=dtype)
 
     def prepare(self) -> None:
-        """Derive constants once the weights are in place: taps for the conv, the decay rate, FP8 copies."""
-        self.taps_history, self.tap_now = self.conv[:, None, :, 0, :-1], self.conv[:, None, :, 0, -1]
-        self.rate = self.A_log.exp().unsqueeze(-1).expand(self.h, self.D)
-        self.rate_bias = self.dt_bias.view(self.h, self.D) * self.rate
+        """Derive what the step needs once the weights are in place: constants of the recurrence, FP8 copies."""
+        bound, eps = self.config.gate_lower_bound, self.config.rms_eps
+        self.constants = KdaConstants(self.conv, self.A_log, self.dt_bias, self.o_norm, bound, eps)
         if self.config.kda_weights == "fp8":
             self.qkvg, self.out = quantise(self.in_proj[: 4 * self.d]), quantise(self.o_proj)
 
@@ -89,50 +78,28 @@ class KDA:
         """One token a row."""
         cache = caches.kda[self.index]
         projected, staged = forks.fork(
-            "kda_staging", lambda: self.project_in(x, forks), lambda: cache.stage(rows.slots)
+            "kda_staging", lambda: self.project_in(x, forks), lambda: self.ops.kda_stage(cache, rows.slots)
         )
-        o = self._core(projected, staged)
-        cache.store(rows.slots, staged, projected.qkv)
-        return self.collectives.all_reduce(project(o, self.out))
+        o = self.ops.kda_step(projected, staged, self.constants, cache, rows.slots)
+        return self.collectives.all_reduce(self._project(o, self.out))
 
     def project_in(self, x: torch.Tensor, forks: Forks) -> Projected:
         """K1 and K2: one GEMM, or QKVG beside [f_a|b] then f_b."""
         d, r = self.d, self.config.kda_gate_rank
         if self.config.kda_projection_is_fused:
-            qkvg, fab = F.linear(x, self.in_proj).split([4 * d, self.in_proj.shape[0] - 4 * d], dim=-1)
-            decay = F.linear(fab[..., :r], self.f_b_proj)
+            qkvg, fab = self.ops.linear(x, self.in_proj).split([4 * d, self.in_proj.shape[0] - 4 * d], dim=-1)
+            decay = self.ops.linear(fab[..., :r], self.f_b_proj)
         else:
-            qkvg, (fab, decay) = forks.fork("kda_qkvg_bfa", lambda: project(x, self.qkvg), lambda: self._bfa(x))
+            qkvg, (fab, decay) = forks.fork("kda_qkvg_bfa", lambda: self._project(x, self.qkvg), lambda: self._bfa(x))
         return Projected(qkvg[..., : 3 * d], qkvg[..., 3 * d :], decay, fab[..., r : r + self.h])
 
     def _bfa(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        fab = F.linear(x, self.fab)
-        return fab, F.linear(fab[..., : self.config.kda_gate_rank], self.f_b_proj)
+        fab = self.ops.linear(x, self.fab)
+        return fab, self.ops.linear(fab[..., : self.config.kda_gate_rank], self.f_b_proj)
 
-    def _core(self, projected: Projected, staged: Staged) -> torch.Tensor:
-        """K6: conv and SiLU, l2norm, decay, delta rule in place on the state, gated norm -> [B, d]."""
-        B = projected.qkv.shape[0]
-        new = projected.qkv.view(B, 3, self.d).transpose(0, 1)
-        y = F.silu((staged.history * self.taps_history).sum(-1).addcmul_(new, self.tap_now))
-        q, k, v = self._normalise(y.view(3, B, self.h, self.D))
-        o = delta_rule(staged.state, q, k, v, self._log_decay(projected.decay).exp_(), wide(projected.beta).sigmoid())
-        return self._gated_norm(o, projected.gate)
-
-    def _normalise(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q and k to unit length per head (eps inside the root), q scaled by D^-1/2."""
-        # x / sqrt(sum x^2 + eps) = rms_norm(x, eps / D) / sqrt(D)
-        q, k = F.rms_norm(qkv[:2], (self.D,), eps=L2_EPS / self.D)
-        return q / self.D, k * self.D**-0.5, qkv[2]
-
-    def _log_decay(self, raw: torch.Tensor) -> torch.Tensor:
-        """g = L sigmoid(exp(A_log) (f + dt_bias)) in (L, 0), per key channel -> [..., h, D]."""
-        f = raw.unflatten(-1, (self.h, self.D))
-        return torch.addcmul(self.rate_bias, f, self.rate).sigmoid_().mul_(self.config.gate_lower_bound)
-
-    def _gated_norm(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """RMSNorm per head, times sigmoid of the gate, back to the weights' dtype -> [..., d]."""
-        normed = rms_norm(o, self.o_norm, self.config.rms_eps)
-        return (normed.flatten(-2) * wide(gate).sigmoid()).to(gate.dtype)
+    def _project(self, x: torch.Tensor, weight: torch.Tensor | Fp8Matrix) -> torch.Tensor:
+        y: torch.Tensor = project(x, weight) if isinstance(weight, Fp8Matrix) else self.ops.linear(x, weight)
+        return y
 
     def prefill(self, x: torch.Tensor, caches: Caches, rows: Placed, forks: Forks) -> torch.Tensor:
         """Many tokens a row, x [B, T, hidden], in the chunk form; never captured, never forked."""
@@ -142,23 +109,9 @@ class KDA:
         taps = self.conv.reshape(3 * self.d, -1)
         y = F.silu((window.unfold(-1, taps.shape[1], 1) * taps.unsqueeze(1)).sum(-1))
         qkv = y.view(-1, 3, self.h, self.D, T).permute(1, 0, 4, 2, 3)
-        q, k, v = self._normalise(qkv)
-        beta, g = wide(projected.beta).sigmoid(), self._log_decay(projected.decay)
+        q, k, v = self.constants.normalise(qkv)
+        beta, g = wide(projected.beta).sigmoid(), self.constants.log_decay(projected.decay)
         o, state = chunk_delta_rule(q, k, v, g, beta, cache.state[slots])
         cache.state.index_copy_(0, slots, state)
         cache.conv.index_copy_(0, slots, window[..., -cache.conv.shape[-1] :])
-        return self.collectives.all_reduce(project(self._gated_norm(o, projected.gate), self.out))
-
-
-def delta_rule(
-    state: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor
-) -> torch.Tensor:
-    """One step of the rule on S [B, h, V, K], in place; q, k, v, alpha [B, h, D], beta [B, h] -> o [B, h, V].
-
-    S <- S * alpha;  S <- S + beta (v - S k) k^T;  o = S q.
-    """
-    state.mul_(alpha.unsqueeze(-2))
-    predicted = (state @ k.unsqueeze(-1)).squeeze(-1)
-    delta = (v - predicted) * beta.unsqueeze(-1)
-    state.addcmul_(delta.unsqueeze(-1), k.unsqueeze(-2))
-    return (state @ q.unsqueeze(-1)).squeeze(-1)
+        return self.collectives.all_reduce(self._project(self.constants.gated_norm(o, projected.gate), self.out))

@@ -4,7 +4,7 @@
        └─ M2 kv_a norm cat ┴───────────┴─ M4 tail query[..., 512:], append, length ┴─ M5 attend ─ M6 W_V ─ M7 o_proj
 
 N, R, V, C, Q are the dims of the unrotated part, the tail, the values, the latent and the query's low rank.
-Out of scope: input norm and residual (`decode.py`), pages (`cache.py`).
+Out of scope: input norm and residual (`decode.py`), pages (`cache.py`), the ops between projections (`kernels/mla.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch.nn.functional as F  # noqa: N812
 from k3model.cache import Caches, LatentCache, Placed
 from k3model.collectives import Collectives
 from k3model.config import K3Config
-from k3model.pointwise import rms_norm, wide
+from k3model.kernels import TWINS, Ops
+from k3model.kernels.mla import Attended, combine_twin, scores_of
 from k3model.streams import Forks
 from k3model.weights import Weights
 
@@ -34,9 +35,10 @@ class MLA:
 
     family = "MLA"
 
-    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, index: int) -> None:
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, ops: Ops, index: int) -> None:
         self.index = index  # among the MLA layers: which pages are its own
         self.config, self.collectives = config, collectives
+        self.ops = ops if config.kv_cache == "bf16" else TWINS  # no kernel reads an FP8 cache
         self.h, self.N, self.R, self.V = config.mla_heads_local, config.qk_nope_dim, config.qk_rope_dim, config.v_dim
         self.C, self.scale = config.kv_lora_rank, (config.qk_nope_dim + config.qk_rope_dim) ** -0.5
         self.q_a_proj = weights.matrix("q_a_proj", config.q_lora_rank, config.hidden)
@@ -73,31 +75,30 @@ class MLA:
         fused = x.new_empty(B, self.h, self.C + self.R)
         _, appended = forks.fork(
             "mla_absorb_rope",
-            lambda: self._absorb(q, fused),
+            lambda: self.ops.absorb(q, self.W_K, fused),
             lambda: self._append(q, latent, fused, cache, rows),
             allowed=not fp8,  # with an FP8 cache M4 also reads what M3 writes
         )
         query = fused if appended.query is None else appended.query.to(x.dtype)
-        o, gate = forks.fork(
+        attended, gate = forks.fork(
             "mla_gate_core",
-            lambda: self._attend(query, cache.read(rows.table, rows.consecutive, x.dtype), appended.lengths),
-            lambda: F.linear(x, self.g_proj),
+            lambda: self.ops.attend(query, cache, rows, appended.lengths, self.scale, self.C),
+            lambda: self.ops.linear(x, self.g_proj),
         )
-        return self._output(o, gate)
+        o = self.ops.combine(attended, self.W_V, gate)
+        return self.collectives.all_reduce(self.ops.linear(o, self.o_proj))
 
     def query(self, x: torch.Tensor) -> torch.Tensor:
         """M1: [..., h, N + R]."""
-        low = rms_norm(F.linear(x, self.q_a_proj), self.q_a_layernorm, self.config.latent_rms_eps)
-        return F.linear(low, self.q_b_proj).unflatten(-1, (self.h, self.N + self.R))
+        low = self.ops.rms_norm(self.ops.linear(x, self.q_a_proj), self.q_a_layernorm, self.config.latent_rms_eps)
+        q: torch.Tensor = self.ops.linear(low, self.q_b_proj).unflatten(-1, (self.h, self.N + self.R))
+        return q
 
     def latent(self, x: torch.Tensor) -> torch.Tensor:
         """M2: the cached row [..., C + R]; only the latent is normed, the tail is neither normed nor rotated."""
-        latent, tail = F.linear(x, self.kv_a_proj).split([self.C, self.R], dim=-1)
-        return torch.cat([rms_norm(latent, self.kv_a_layernorm, self.config.latent_rms_eps), tail], dim=-1)
-
-    def _absorb(self, q: torch.Tensor, fused: torch.Tensor) -> None:
-        """M3: W_K taken into the query, written straight into its first C columns."""
-        torch.bmm(q[..., : self.N].transpose(0, 1), self.W_K, out=fused[..., : self.C].transpose(0, 1))
+        projected = self.ops.linear(x, self.kv_a_proj)
+        row: torch.Tensor = self.ops.latent_row(projected, self.kv_a_layernorm, self.config.latent_rms_eps)
+        return row
 
     def _append(
         self,
@@ -107,23 +108,9 @@ class MLA:
         cache: LatentCache,
         rows: Placed,
     ) -> Appended:
-        """M4: query tail, cache row, lengths. Engines also fill tile counters here; plain attention needs none."""
-        fused[..., self.C :].copy_(q[..., self.N :])
-        cache.append(rows.places, latent)
-        return Appended(rows.positions + 1, fused.to(torch.float8_e4m3fn) if self.config.kv_cache == "fp8" else None)
-
-    def _attend(self, fused: torch.Tensor, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """M5 softmax over all cached rows [B, T, C + R], M6 up to values -> [B, h * V]."""
-        scores = _scores(fused, rows) * self.scale
-        past = torch.arange(rows.shape[1], device=rows.device) >= lengths[:, None, None]
-        probs = scores.masked_fill_(past, float("-inf")).softmax(-1).to(rows.dtype)
-        latent = torch.bmm(probs, rows[..., : self.C])
-        return torch.bmm(latent.transpose(0, 1), self.W_V).transpose(0, 1).flatten(1)
-
-    def _output(self, o: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """M7: sigmoid gate, output projection, sum over ranks."""
-        gated = (wide(o) * wide(gate).sigmoid()).to(o.dtype)
-        return self.collectives.all_reduce(F.linear(gated, self.o_proj))
+        """M4: query tail, cache row, lengths."""
+        lengths = self.ops.append(q, latent, fused, cache, rows, self.R)
+        return Appended(lengths, fused.to(torch.float8_e4m3fn) if self.config.kv_cache == "fp8" else None)
 
     def prefill(self, x: torch.Tensor, caches: Caches, rows: Placed, forks: Forks) -> torch.Tensor:
         """Many tokens a row, x [B, T, hidden], in absorbed form against the cache; never captured, never forked."""
@@ -135,17 +122,10 @@ class MLA:
         if self.config.kv_cache == "fp8":
             fused = fused.to(torch.float8_e4m3fn).to(x.dtype)
         past = cache.read(rows.table, rows.consecutive, x.dtype)[:, :end]
-        scores = _scores(fused.flatten(1, 2), past).view(B, T, self.h, -1) * self.scale
+        scores = scores_of(fused.flatten(1, 2), past).view(B, T, self.h, -1) * self.scale
         columns = torch.arange(end, device=x.device)
         later = columns > columns[rows.start :, None, None]
         probs = scores.masked_fill_(later, float("-inf")).softmax(-1).to(x.dtype)
-        latent = torch.bmm(probs.flatten(1, 2), past[..., : self.C]).view(B, T, self.h, self.C)
-        o = torch.einsum("bthc,hcv->bthv", latent, self.W_V).flatten(-2)
-        return self._output(o, F.linear(x, self.g_proj))
-
-
-def _scores(query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """query [B, n, 576] against rows [B, T, 576] -> wide [B, n, T]. Half precision would round them before softmax."""
-    if query.is_cuda and query.dtype == torch.bfloat16:
-        return torch.bmm(query, rows.mT, out_dtype=torch.float32)
-    return wide(torch.bmm(query, rows.mT))
+        latent = torch.bmm(probs.flatten(1, 2), past[..., : self.C]).view(B * T, self.h, self.C)
+        o = combine_twin(Attended(latent, None), self.W_V, F.linear(x, self.g_proj).flatten(0, 1))
+        return self.collectives.all_reduce(F.linear(o, self.o_proj).view(B, T, -1))

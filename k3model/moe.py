@@ -10,23 +10,27 @@ Out of scope: input norm and residual (`decode.py`), which hits are known in adv
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from k3model.collectives import Collectives
 from k3model.config import K3Config
 from k3model.experts import ExpertBank
 from k3model.hits import SeededHits
-from k3model.pointwise import linear_wide, rms_norm, situ, wide_dtype
+from k3model.kernels import Ops
+from k3model.pointwise import situ, wide_dtype
 from k3model.streams import Forks
 from k3model.weights import Weights
+
+#: What a feed-forward leaves: its output, or two tensors that the residual sums.
+FedForward = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
 
 class MLP:
     """down(situ(gate x, up x)); `split` says whether the width is shared out over the ranks."""
 
     def __init__(
-        self, weights: Weights, config: K3Config, collectives: Collectives, width: int, *, split: bool
+        self, weights: Weights, config: K3Config, collectives: Collectives, ops: Ops, width: int, *, split: bool
     ) -> None:
+        self.ops = ops
         self.config, of, rank = config, config.tp_size if split else 1, collectives.rank if split else 0
         local, hidden = width // of, config.hidden
         self.gate_up = weights.empty(2 * local, hidden)
@@ -37,8 +41,9 @@ class MLP:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """A partial sum over ranks if the width is split."""
-        config = self.config
-        return F.linear(situ(F.linear(x, self.gate_up), config.situ_beta, config.situ_linear_beta), self.down_proj)
+        inner = situ(self.ops.linear(x, self.gate_up), self.config.situ_beta, self.config.situ_linear_beta)
+        out: torch.Tensor = self.ops.linear(inner, self.down_proj)
+        return out
 
 
 class DenseMLP:
@@ -46,14 +51,14 @@ class DenseMLP:
 
     family = "other"
 
-    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives) -> None:
-        self.mlp = MLP(weights.at("mlp"), config, collectives, config.mlp_intermediate, split=True)
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, ops: Ops) -> None:
+        self.mlp = MLP(weights.at("mlp"), config, collectives, ops, config.mlp_intermediate, split=True)
         self.collectives = collectives
 
     def prepare(self) -> None:
         """Nothing to derive."""
 
-    def step(self, x: torch.Tensor, forks: Forks) -> torch.Tensor:
+    def step(self, x: torch.Tensor, forks: Forks) -> FedForward:
         """[n, hidden] -> [n, hidden]; the same for one token a row and for many."""
         return self.collectives.all_reduce(self.mlp(x))
 
@@ -65,8 +70,8 @@ class MoE:
 
     family = "MoE"
 
-    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, layer: int) -> None:
-        self.config, self.collectives = config, collectives
+    def __init__(self, weights: Weights, config: K3Config, collectives: Collectives, ops: Ops, layer: int) -> None:
+        self.config, self.collectives, self.ops = config, collectives, ops
         moe = weights.at("block_sparse_moe")
         self.gate = moe.matrix("gate", config.experts, config.hidden)
         self.bias = moe.empty(config.experts, dtype=wide_dtype(weights.dtype))
@@ -77,34 +82,34 @@ class MoE:
         self.experts = ExpertBank(moe.at("experts"), config, collectives.rank)
         self.shared_is_split = config.variant == "B" and config.tp_size > 1
         width, split = config.shared_intermediate, self.shared_is_split
-        self.shared_experts = MLP(moe.at("shared_experts"), config, collectives, width, split=split)
+        self.shared_experts = MLP(moe.at("shared_experts"), config, collectives, ops, width, split=split)
         self.hits = SeededHits(config, layer) if config.routing == "seeded" else None
 
     def prepare(self) -> None:
         """Nothing to derive."""
 
-    def step(self, x: torch.Tensor, forks: Forks) -> torch.Tensor:
+    def step(self, x: torch.Tensor, forks: Forks) -> FedForward:
         """[B, hidden], a handful of rows, fixed shapes: fit for capture."""
         return self._forward(x, forks, many=False)
 
-    def prefill(self, x: torch.Tensor, forks: Forks) -> torch.Tensor:
+    def prefill(self, x: torch.Tensor, forks: Forks) -> FedForward:
         """[n, hidden], many rows: experts one after the other, each on the rows that picked it."""
         return self._forward(x, forks, many=True)
 
-    def _forward(self, x: torch.Tensor, forks: Forks, *, many: bool) -> torch.Tensor:
+    def _forward(self, x: torch.Tensor, forks: Forks, *, many: bool) -> FedForward:
         # The router runs before the fork, as in the engine, unless it has a fork of its own.
         scores = None if forks.policy.moe_router_latent else self.score(x)
         routed, shared = forks.fork(
             "routed_shared", lambda: self._routed(x, scores, forks, many=many), lambda: self.shared_experts(x)
         )
         # After the join, so that two collectives never run at once.
-        return routed + (self.collectives.all_reduce(shared) if self.shared_is_split else shared)
+        return routed, self.collectives.all_reduce(shared) if self.shared_is_split else shared
 
     def _routed(self, x: torch.Tensor, scores: torch.Tensor | None, forks: Forks, *, many: bool) -> torch.Tensor:
         (picks, mix), z = forks.fork(
             "moe_router_latent",
             lambda: self.pick(self.score(x) if scores is None else scores),
-            lambda: F.linear(x, self.down),
+            lambda: self.ops.linear(x, self.down),
         )
         if self.hits is not None:
             r = self.experts.seeded(z, mix[:, 0], self.hits.groups(z.shape[0], z.device))
@@ -113,11 +118,13 @@ class MoE:
         else:
             r = self.experts.gathered(z, picks, mix)
         r = self.collectives.all_reduce(r.to(x.dtype))
-        return F.linear(rms_norm(r, self.norm, self.config.rms_eps), self.up)
+        out: torch.Tensor = self.ops.linear(self.ops.rms_norm(r, self.norm, self.config.rms_eps), self.up)
+        return out
 
     def score(self, x: torch.Tensor) -> torch.Tensor:
         """The router's sigmoid scores [n, experts], wide."""
-        return linear_wide(x, self.gate).sigmoid()
+        logits: torch.Tensor = self.ops.linear_wide(x, self.gate)
+        return logits.sigmoid()
 
     def pick(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Picked experts [n, k] and their weights [n, k], wide. The bias selects and does not weigh."""

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from k3model.attn_res import Residual, mix
+from k3model.attn_res import Residual
 from k3model.capture import Decode
 from k3model.config import preset
 from k3model.decode import build
+from k3model.kernels import TWINS
+from k3model.kernels.norm import mix
 from k3model.policy import policy
 
 
@@ -53,8 +55,10 @@ def test_a_mix_weighs_unnormalised_candidates_by_normalised_scores() -> None:
 def test_a_snapshot_empties_the_running_sum() -> None:
     """The first output after a snapshot replaces P, later ones add; snapshot 0 is the embedding."""
     bank = torch.full((3, 1, 4), 9.0)
-    residual = Residual(bank, torch.ones(1, 4), block=2, eps=1e-5)
-    assert torch.equal(residual.attention_input(0, None), torch.ones(1, 4))
+    residual, norm = Residual(bank, torch.ones(1, 4), 2, 0.0, TWINS), torch.ones(4)
+    assert torch.equal(residual.attention_input(0, None, norm), torch.ones(1, 4))
     residual.add(torch.full((1, 4), 2.0))
-    residual.add(torch.full((1, 4), 3.0))
-    assert bank[:2, 0, 0].tolist() == [1.0, 5.0]
+    residual.mix(None, norm)
+    residual.add((torch.full((1, 4), 3.0), torch.full((1, 4), 4.0)))
+    residual.mix(None, norm)
+    assert bank[:2, 0, 0].tolist() == [1.0, 9.0]

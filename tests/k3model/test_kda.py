@@ -9,8 +9,9 @@ import torch
 
 from k3model.capture import Decode
 from k3model.decode import K3
-from k3model.kda import KDA, delta_rule
+from k3model.kda import KDA
 from k3model.kda_chunk import chunk_delta_rule
+from k3model.kernels.kda import delta_rule
 from k3model.policy import policy
 from k3model.streams import Forks
 
@@ -71,11 +72,11 @@ def test_decay_stays_between_the_bound_and_one(nano: Callable[..., K3]) -> None:
     """g = L sigmoid(..) lies in (-5, 0), however large the raw gate; it is a curve and not a clamp."""
     layer = first_kda(nano())
     raw = torch.linspace(-3, 3, 5).unsqueeze(1).expand(5, layer.d)
-    g = layer._log_decay(raw)
+    g = layer.constants.log_decay(raw)
     assert g.min() > -5
     assert g.max() < 0
     assert (g.diff(dim=0) < 0).all()
-    assert layer._log_decay(torch.full((1, layer.d), 1e4)).min() == -5
+    assert layer.constants.log_decay(torch.full((1, layer.d), 1e4)).min() == -5
 
 
 @pytest.mark.parametrize("variant", ["A", "B"])
@@ -104,7 +105,8 @@ def test_short_conv_equals_a_padded_causal_convolution(nano: Callable[..., K3]) 
         layer.step(x, model.caches, rows.stepping(), SERIAL)
     projected, staged = layer.project_in(xs[-1], SERIAL), model.caches.kda[0].stage(rows.slots)
     new = projected.qkv.view(1, 3, layer.d).transpose(0, 1)
-    got = torch.nn.functional.silu((staged.history * layer.taps_history).sum(-1) + new * layer.tap_now)
+    taps = layer.constants.taps_history, layer.constants.tap_now
+    got = torch.nn.functional.silu((staged.history * taps[0]).sum(-1) + new * taps[1])
     torch.testing.assert_close(got.transpose(0, 1).reshape(1, -1), expected)
 
 

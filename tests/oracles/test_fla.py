@@ -16,8 +16,9 @@ from fla.ops.kda.naive import naive_chunk_kda, naive_recurrent_kda
 from k3model.cache import Caches
 from k3model.config import preset
 from k3model.decode import K3, build
-from k3model.kda import KDA, delta_rule
+from k3model.kda import KDA
 from k3model.kda_chunk import chunk_delta_rule
+from k3model.kernels.kda import delta_rule
 from k3model.policy import policy
 from k3model.streams import Forks
 

@@ -1,0 +1,92 @@
+"""The ops of a decode step, once in readable torch (the twins) and once in Triton; a model runs on one of the two.
+
+    ops = choose(config, device);  y = ops.linear(x, weight)
+
+Every kernel stands beside its twin, with the same arguments: `f(..., pdl=False)` launches it, `f_twin(...)` says what
+it computes. No kernel uses atomics or tunes itself at run time, and every call makes its own outputs and scratch, so
+that two streams share none and the same inputs give the same bits whatever runs beside them.
+Out of scope: the order of ops (`decode.py` and the layers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from k3model.config import K3Config
+from k3model.errors import DeviceError
+from k3model.kernels import kda, language, mla, norm
+from k3model.pointwise import linear_wide, rms_norm
+
+Op = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Ops:
+    """One implementation of every op that has two. Signatures are those of the twins."""
+
+    linear: Op
+    linear_wide: Op
+    rms_norm: Op
+    add_mix_norm: Op
+    kda_stage: Op
+    kda_step: Op
+    latent_row: Op
+    absorb: Op
+    append: Op
+    attend: Op
+    combine: Op
+
+
+TWINS = Ops(
+    linear=F.linear,
+    linear_wide=linear_wide,
+    rms_norm=rms_norm,
+    add_mix_norm=norm.add_mix_norm_twin,
+    kda_stage=kda.kda_stage_twin,
+    kda_step=kda.kda_step_twin,
+    latent_row=mla.latent_row_twin,
+    absorb=mla.absorb_twin,
+    append=mla.append_twin,
+    attend=mla.attend_twin,
+    combine=mla.combine_twin,
+)
+
+
+def choose(config: K3Config, device: torch.device) -> Ops:
+    """The set that the config names. Raises `DeviceError` for Triton where it cannot run."""
+    if config.kernels == "torch" or device.type == "meta":
+        return TWINS
+    if not language.found:
+        raise DeviceError(
+            "kernels=triton needs Triton, which is not installed", fix="pip install triton, or kernels=torch"
+        )
+    if device.type != "cuda" and not language.interpreted():
+        raise DeviceError(
+            "kernels=triton needs a CUDA device", fix="use kernels=torch, or set TRITON_INTERPRET=1 to test"
+        )
+    return _triton(config.pdl)
+
+
+def _triton(pdl: bool) -> Ops:
+    def on(kernel: Op) -> Op:
+        return partial(kernel, pdl=pdl)
+
+    return Ops(
+        linear=F.linear,
+        linear_wide=linear_wide,
+        rms_norm=on(norm.rms_norm),
+        add_mix_norm=on(norm.add_mix_norm),
+        kda_stage=on(kda.kda_stage),
+        kda_step=on(kda.kda_step),
+        latent_row=on(mla.latent_row),
+        absorb=on(mla.absorb),
+        append=on(mla.append),
+        attend=on(mla.attend),
+        combine=on(mla.combine),
+    )
