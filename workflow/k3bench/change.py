@@ -23,7 +23,7 @@ _ABSENT = "absent"
 class Mismatch:
     """`undeclared`: differs, and should not. `missing`: should differ, and does not. Both empty: as declared."""
 
-    undeclared: tuple[str, ...]
+    undeclared: dict[str, tuple[str, str]]
     missing: tuple[str, ...]
 
     def __bool__(self) -> bool:
@@ -32,7 +32,8 @@ class Mismatch:
     def __str__(self) -> str:
         parts = []
         if self.undeclared:
-            parts.append(f"they differ in {', '.join(self.undeclared)}, which the recipe does not declare")
+            named = ", ".join(f"{field} ({a} -> {b})" for field, (a, b) in self.undeclared.items())
+            parts.append(f"they differ in {named}, which the recipe does not declare")
         if self.missing:
             parts.append(f"they do not differ in {', '.join(self.missing)}, which the recipe declares")
         return "; ".join(parts)
@@ -41,7 +42,7 @@ class Mismatch:
 def mismatch(recipe: Recipe, before: Build, after: Build) -> Mismatch:
     """The difference of the locks against the declared change."""
     found, wanted = difference(recipe, before, after), declared(recipe)
-    undeclared = tuple(f"{field} ({a} -> {b})" for field, (a, b) in found.items() if field not in wanted)
+    undeclared = {field: values for field, values in found.items() if field not in wanted}
     same = " (the sources are the same)" if before.source_digest == after.source_digest else ""
     missing = tuple(field + (same if field in CODE_FIELDS else "") for field in wanted if field not in found)
     return Mismatch(undeclared, missing)

@@ -114,6 +114,6 @@ def test_arms_that_differ_in_more_than_what_was_declared_are_flagged() -> None:
     other = campaign(of, rows, builds=[_build("before", "a"), _build("after", "b")])
     assert "environment_unverified" not in same.headline.flags
     assert "environment_unverified" in other.headline.flags
-    assert any(o.kind == "environment" and "source_digest" in o.what for o in other.outstanding)
+    assert any(o.kind == "environment" and "sources" in o.what for o in other.outstanding)
     assert {i.kind for i in other.inputs} == {"plan", "build"}
     assert all(i.digest != DIGEST for i in other.inputs)

@@ -21,7 +21,7 @@ from k3bench.compare.levels import LevelContext, level_result, number
 from k3bench.compare.outliers import Sweep, judge_sweep, median_of_valid
 from k3bench.compare.pairs import Floats, Pairs, pair_up
 from k3bench.compare.provenance import dates_of, inputs_of, provenance_of, setting_of
-from k3bench.compare.rows import Rows, run_values
+from k3bench.compare.rows import Rows, run_values, with_builds
 from k3bench.compare.table import run_table
 from k3bench.compare.verdict import Rule
 from k3bench.compare.zero import zero_change_of
@@ -143,7 +143,7 @@ class _Comparing:
         per_metric = [self._levels(sweep, m, signs[m], flags) for m in range(len(self.table.metrics))]
         levels = per_metric[self.headline]
         witnesses = self._witnesses(pairs, levels, per_metric)
-        observations = rows.all(self.given.allocations)
+        observations = with_builds(rows.all(self.given.allocations), self.given.builds)
         zero = None if self.zero is None else zero_change_of(self.zero, self.table, self.rule, self.primary)
         primary = levels[self.primary]
         sure = None if primary.ci95 is None else self._gain(primary, primary.ci95.high_pct)

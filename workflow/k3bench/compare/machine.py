@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from k3bench.change import mismatch
 from k3bench.records.comparison import Finding, Outstanding
 from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Block
 from k3bench.records.plan import Build
 from k3bench.records.recipe import Recipe
-
-#: What two builds may differ in only if the recipe says so.
-BUILD_FIELDS = ("engine", "preset", "environment", "source_digest", "versions")
 
 
 def clocks(blocks: Sequence[Block], fingerprints: Sequence[Fingerprint]) -> tuple[Finding, ...]:
@@ -73,25 +71,42 @@ def _stable(f: Fingerprint) -> Iterable[tuple[str, str | None]]:
 
 
 def undeclared(builds: Sequence[Build], recipe: Recipe) -> tuple[Outstanding, ...]:
-    """Fields in which the builds of a pair differ although both arms name the same build and environment."""
-    arms = recipe.arms
-    if arms.before.build != arms.after.build or arms.before.environment != arms.after.environment:
-        return ()
+    """Where the locks of a pair differ in more, or in less, than the recipe declares, or pairs are not built alike."""
     by_pair: dict[str, dict[str, Build]] = {}
     for build in builds:
         by_pair.setdefault(build.pair, {})[build.arm] = build
-    return tuple(
-        Outstanding(
-            kind="environment",
-            what=f"the arms of build pair {pair} differ in {', '.join(fields)}, which the recipe does not declare",
-            fix="build both arms from the same sources, or declare the difference in the recipe",
-        )
-        for pair, both in sorted(by_pair.items())
-        if (fields := _differing(both))
-    )
+    return (*_within(by_pair, recipe), *_between(builds))
 
 
-def _differing(both: Mapping[str, Build]) -> list[str]:
-    if set(both) != {"before", "after"}:
-        return []
-    return [f for f in BUILD_FIELDS if getattr(both["before"], f) != getattr(both["after"], f)]
+def _within(by_pair: Mapping[str, Mapping[str, Build]], recipe: Recipe) -> Iterable[Outstanding]:
+    for pair, both in sorted(by_pair.items()):
+        if set(both) != {"before", "after"}:
+            continue
+        found = mismatch(recipe, both["before"], both["after"])
+        if found.undeclared:
+            yield Outstanding(
+                kind="environment",
+                what=f"the arms of build pair {pair} differ in {', '.join(found.undeclared)}, which the recipe does "
+                "not declare",
+                fix="build both arms from the same sources, or declare the difference in the recipe",
+            )
+        if found.missing:
+            yield Outstanding(
+                kind="environment",
+                what=f"the arms of build pair {pair} do not differ in {', '.join(found.missing)}, which the recipe "
+                "declares",
+                fix="build the arms from what the change is, or declare what it is",
+            )
+
+
+def _between(builds: Sequence[Build]) -> Iterable[Outstanding]:
+    """Pairs may differ in how they came out, never in what they were made from."""
+    for arm in ("before", "after"):
+        origins = {build.source_digest: build.pair for build in builds if build.arm == arm}
+        if len(origins) > 1:
+            named = ", ".join(f"{digest[:12]} in {pair}" for digest, pair in origins.items())
+            yield Outstanding(
+                kind="environment",
+                what=f"arm {arm} is made from different sources in different build pairs ({named})",
+                fix="name a full commit instead of a branch that moves, and build the pairs again",
+            )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from k3bench.change import difference
 from k3bench.compare.inputs import Inputs
 from k3bench.compare.machine import environment
 from k3bench.compare.table import RunTable
@@ -76,7 +77,6 @@ def provenance_of(given: Inputs) -> Provenance:
     """The summary a report prints; values that differ are all listed."""
     recipe, points, setting = given.plan.recipe, given.points, setting_of(given.plan, given.points, given.fingerprints)
     work = recipe.workload
-    arms = recipe.arms
     return Provenance(
         engine=setting.engine,
         preset=setting.preset,
@@ -93,11 +93,21 @@ def provenance_of(given: Inputs) -> Provenance:
             "batches": str(work.batches),
             "warmup_batches": str(work.warmup_batches),
         },
-        declared_change=f"policy {arms.before.policy} -> {arms.after.policy}",
+        declared_change=_change(given),
         first_started_at=min((p.started for p in points), default=None),
         last_ended_at=max((p.ended for p in points), default=None),
         seed=recipe.seed,
+        notes=tuple(f"builds: {history}" for history in _distinct(b.history for b in given.builds if b.history)),
     )
+
+
+def _change(given: Inputs) -> str:
+    """What the locks differ in; without locks, or where they are alike, the policies."""
+    recipe, policies = given.plan.recipe, given.plan.recipe.arms
+    both = {build.arm: build for build in given.builds}
+    found = difference(recipe, both["before"], both["after"]) if len(both) == 2 else {}
+    named = found or {"policy": (policies.before.policy, policies.after.policy)}
+    return "; ".join(f"{field} {before} -> {after}" for field, (before, after) in named.items())
 
 
 def _commit(build: Build) -> str:

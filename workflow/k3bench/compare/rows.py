@@ -19,9 +19,10 @@ from k3bench.compare.outliers import median_of_valid
 from k3bench.compare.pairs import Bools, Floats, Pairs, pair_up
 from k3bench.compare.pooled import MIN_PAIRS
 from k3bench.compare.table import RUNS_A_BLOCK, Place, RunTable
+from k3bench.records.builds import INSTALLED
 from k3bench.records.comparison import DroppedPair, ObservationLevel, ObservationRow, RunValue
 from k3bench.records.measurement import Allocation, Measurement
-from k3bench.records.plan import PlannedObservation
+from k3bench.records.plan import Build, PlannedObservation
 from k3bench.units import pct_from_log
 
 Status = Literal["complete", "incomplete", "missing"]
@@ -167,6 +168,19 @@ def _status(planned: PlannedObservation, measured: Bools, allocations: list[Allo
         return "missing", why
     lost = [str(b.number) for j, b in enumerate(planned.blocks) if not measured[4 * j : 4 * j + 4].all()]
     return "incomplete", f"{why} (blocks {', '.join(lost)} of {len(planned.blocks)})"
+
+
+def with_builds(rows: Sequence[ObservationRow], builds: Sequence[Build]) -> tuple[ObservationRow, ...]:
+    """Rows that say what their builds were made from, where anything was made."""
+    return tuple(row.model_copy(update=_made_from(row, builds)) for row in rows)
+
+
+def _made_from(row: ObservationRow, builds: Sequence[Build]) -> dict[str, object]:
+    arms = ("before",) if row.zero_change else ("before", "after")
+    mine = [b for b in builds if b.pair == row.build_pair and b.arm in arms]
+    if all(b.kind == INSTALLED and not b.rebuild for b in mine):
+        return {}
+    return {"rebuilt": any(b.rebuild for b in mine), "made_from": {b.arm: b.origin for b in mine}}
 
 
 def run_values(table: RunTable, metric: int, digests: dict[tuple[str, str], str]) -> tuple[RunValue, ...]:

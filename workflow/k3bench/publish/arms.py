@@ -23,6 +23,7 @@ from k3bench.publish.projected import (
     shared_tags,
     time_ms,
 )
+from k3bench.records.builds import INSTALLED
 from k3bench.records.comparison import Comparison, ObservationRow
 from k3bench.records.measurement import Arm, Measurement
 from k3bench.records.residency import FamilySummary
@@ -81,6 +82,7 @@ def _arm(
         "runs.superseded": str(len({_position(p) for p in left})),
         **shared_tags(campaign.record, group),
         **_commit(evidence, first.pair, arm),
+        **_made(evidence, first.pair, arm),
     }
     return Projected(
         key=f"{campaign.record.campaign}/{row.observation}/{arm}",
@@ -100,6 +102,15 @@ def _commit(evidence: Evidence, pair: str, arm: Arm) -> dict[str, str]:
         if build.pair == pair and build.arm == arm and build.git_commit:
             dirty = "+changes" if build.git_dirty else ""
             return {"git.sha": build.git_commit + dirty, "mlflow.source.git.commit": build.git_commit}
+    return {}
+
+
+def _made(evidence: Evidence, pair: str, arm: Arm) -> dict[str, str]:
+    """What a build was made from, where one was made, and whether the pair was rebuilt."""
+    for build in evidence.builds:
+        if build.pair == pair and build.arm == arm and (build.kind != INSTALLED or build.rebuild):
+            rebuilt = str(build.rebuild).lower()
+            return {"build.kind": build.kind, "build.made_from": build.origin, "build.rebuilt": rebuilt}
     return {}
 
 

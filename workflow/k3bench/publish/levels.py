@@ -146,7 +146,7 @@ def _observation_row(row: At, level: At) -> tuple[str, ...]:
     name = code(row.observation.raw) + (" (zero change)" if row.zero_change.raw else "")
     status = row.status.raw + (f": {words(row.reason)}" if row.reason else "")
     order = _orders(row.order.raw)
-    head = (name, status, words(row.rack), words(row.build_pair), words(row.job), order)
+    head = (name, status, words(row.rack), _builds(row), words(row.job), order)
     found = at_level(row, level.concurrency.raw)
     if found is None:
         return (*head, *[DASH] * 5)
@@ -160,6 +160,15 @@ def _observation_row(row: At, level: At) -> tuple[str, ...]:
         delta(found.delta_pct, 3),
         interval(found.ci95),
     )
+
+
+def _builds(row: At) -> str:
+    """The pair; where it was made, what each arm was made from."""
+    pair = words(row.build_pair) + (" (rebuilt)" if row.rebuilt.raw else "")
+    made = {arm: words(origin) for arm, origin in row.made_from.items()}
+    if len(set(made.values())) > 1:
+        return f"{pair}: before {made['before']}, after {made['after']}"
+    return f"{pair}: {next(iter(made.values()))}" if made else pair
 
 
 def _orders(orders: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from k3bench.records.base import Digest, Finite, Model, Name, PositiveMs, Record
+from k3bench.records.base import Digest, Finite, Grown, Model, Name, PositiveMs, Record
 
 Word = Literal["improvement", "regression", "within_noise", "inconclusive", "disagreement", "insufficient_replication"]
 #: Every flag a verdict can carry. Publish explains each in one line; a flag never changes the word by itself,
