@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,3 +122,21 @@ def test_a_campaign_measured_here_keeps_its_folder_from_a_recorded_one_of_its_na
     (tmp_path / "results/taken").mkdir()
     (tmp_path / "results/taken/plan.json").touch()
     assert list(recorded_campaigns(recorded)) == ["alone"]
+
+
+def test_a_recipe_that_needs_a_gpu_is_refused_where_none_is_seen(tmp_path: Path) -> None:
+    """A laptop says at once what is missing and what to run instead, before any job."""
+    recipe = RECIPE.replace("name: simulated, truth: {effect_pct: -4.0}", "name: k3model, preset: nano, device: cuda")
+    clone = make_clone(tmp_path / "clone", small=recipe)
+    done = subprocess.run(
+        [sys.executable, "-m", "k3bench", "run", "recipes/small.yaml"],
+        cwd=clone,
+        env=environment(CUDA_VISIBLE_DEVICES=""),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the recipe asks for a CUDA device")
+    assert "recipes/laptop.yaml runs anywhere" in done.stderr
+    assert not (clone / "results/small").exists()

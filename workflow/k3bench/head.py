@@ -13,6 +13,7 @@ from pathlib import Path
 
 from k3bench.cluster import environment as loopback_cluster
 from k3bench.errors import RecipeError, StoreError
+from k3bench.fingerprint.gpus import why_no_gpu
 from k3bench.recipe import load_recipe
 from k3bench.records.comparison import Comparison
 from k3bench.records.measurement import Allocation
@@ -22,12 +23,16 @@ from k3bench.store import CampaignFolder, read_record, write_atomic
 
 def run_campaign(recipe: Path, *, profile: str, dry_run: bool, rest: tuple[str, ...]) -> int:
     """Validate the recipe, make failed allocations due again, and hand over to Snakemake. Does not return."""
-    name = load_recipe(recipe).name
+    asked = load_recipe(recipe)
+    name = asked.name
     profiles = sorted(p.parent.name for p in Path("workflow/profiles").glob("*/config.yaml"))
     if profile not in profiles:
         raise RecipeError(
             f"profile {profile!r} does not exist", where="workflow/profiles", fix=f"choose from: {', '.join(profiles)}"
         )
+    begun = (Path("results") / name / "observations").exists()
+    if asked.engine.device == "cuda" and profile != "slurm" and not dry_run and not begun:
+        _need_a_gpu(recipe)
     command = [
         *(sys.executable, "-m", "snakemake", "--workflow-profile", f"workflow/profiles/{profile}"),
         *(["--dry-run"] if dry_run else []),
@@ -48,6 +53,17 @@ def run_campaign(recipe: Path, *, profile: str, dry_run: bool, rest: tuple[str, 
 
 def _executor(profile: str) -> str:
     return "slurm" if profile == "slurm" else "local"
+
+
+def _need_a_gpu(recipe: Path) -> None:
+    """A recipe that must run on a GPU is refused here rather than after the first job has failed."""
+    absent = why_no_gpu()
+    if absent:
+        raise RecipeError(
+            f"the recipe asks for a CUDA device, and this machine shows none ({absent})",
+            where=f"{recipe}: engine.device",
+            fix="run it on a machine with a GPU or with --profile slurm; recipes/laptop.yaml runs anywhere",
+        )
 
 
 def _take_lock(name: str) -> None:

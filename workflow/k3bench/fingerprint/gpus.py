@@ -48,6 +48,13 @@ def open_nvml(device: str, absent: dict[str, str]) -> Any:
     return found
 
 
+def why_no_gpu() -> str:
+    """Why this process sees no GPU; empty where it sees one."""
+    absent: dict[str, str] = {}
+    nvml = open_nvml("cuda", absent)
+    return absent.get("gpus", "") if nvml is None or visible(nvml, absent) else absent.get("gpus", "none is visible")
+
+
 def visible(nvml: Any, absent: dict[str, str]) -> tuple[int, ...]:
     """NVML's indices of the GPUs this process may use."""
     everything = tuple(range(nvml.nvmlDeviceGetCount()))

@@ -66,6 +66,7 @@ def _forest(record: Comparison) -> str:
 def _order(record: Comparison) -> str:
     shown = series.order_panels(record)
     text = "Each mark is one pair of neighbouring runs; filled circle: before ran first, open diamond: after ran first."
+    text += " Every panel spans the same, around its own middle."
     if len(shown) > 12:
         text += f" The first 12 of {len(shown)} observations are drawn."
     return text + f" n = {_n(record)}."

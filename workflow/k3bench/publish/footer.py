@@ -116,9 +116,9 @@ def detail_blocks(record: At) -> tuple[Block, ...]:
 def _commands(record: At) -> str:
     name = record.campaign.raw
     if record.kind.raw == "reported":
-        folder = f"results/recorded/{name}"
         return (
-            f"./k3 compare {folder} --out results/{name}/comparison.json\n./k3 publish results/{name}/comparison.json"
+            f"./k3 compare results/{name} --out results/{name}/comparison.json   # or results/recorded/{name}\n"
+            f"./k3 publish results/{name}/comparison.json"
         )
     return (
         f"./k3 run recipes/{name}.yaml\n"

@@ -17,7 +17,8 @@ _US_PER_NS = 1e-3
 _ROW_HEIGHT = 0.8
 #: inches for title and legend, and for one family
 _HEAD_IN, _PANEL_IN = 0.35, 1.45
-_SHOWN_NAME_SHARE = 0.09
+#: letters of a name that fit into a bar as wide as the panel
+_NAME_LETTERS = 60
 
 
 def draw(before: Sequence[LanePicture], after: Sequence[LanePicture], path: Path, *, title: str = "") -> None:
@@ -56,7 +57,8 @@ def _family(row: Any, family: str, pictures: list[LanePicture | None]) -> None:
         axis.set_yticks(range(lanes))
         axis.set_yticklabels([f"lane {i + 1}" for i in range(lanes)])
         axis.spines[["top", "right"]].set_visible(False)
-        axis.set_xlabel("µs")
+        axis.set_xlabel("µs", fontsize=7)
+        axis.tick_params(labelsize=7)
         if picture is None:
             axis.text(0.5, 0.5, "no trace", transform=axis.transAxes, ha="center", va="center")
         for bar in picture.bars if picture else ():
@@ -78,9 +80,10 @@ def _bar(axis: Any, bar: LaneBar, span: int) -> None:
         hatch=hatch,
         alpha=0.85,
     )
-    if bar.end_ns - bar.start_ns > _SHOWN_NAME_SHARE * span:
-        shown = bar.name[: max(3, int(60 * (bar.end_ns - bar.start_ns) / span))]
-        axis.text(left + width / 2, bar.row, shown, ha="center", va="center", color="white", fontsize=5.5, clip_on=True)
+    if len(bar.name) * span <= _NAME_LETTERS * (bar.end_ns - bar.start_ns):  # a cut name names nothing
+        axis.text(
+            left + width / 2, bar.row, bar.name, ha="center", va="center", color="white", fontsize=5.5, clip_on=True
+        )
 
 
 def _colour(bar: LaneBar) -> str:

@@ -187,16 +187,21 @@ def _forest_row(ax: Axes, place: int, row: _Row, theme: Theme) -> None:
 
 #: More observations than this are not drawn one by one; the caption says how many are left out.
 MAX_PANELS = 12
+#: A panel shows at least this many percentage points: a drift smaller than that decides nothing.
+_LEAST_SPAN_PP = 0.2
 
 
 def _order(record: Comparison, theme: Theme) -> Canvas:
     names = series.order_panels(record)[:MAX_PANELS]
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
-    made, axes = canvas(1.5 + 1.35 * lines, lines, columns, sharey=True)
+    made, axes = canvas(1.5 + 1.35 * lines, lines, columns)
     found = [p for p in series.pairs(record) if p.concurrency == record.primary_level]
-    for ax, name in zip(axes, names, strict=False):
-        _order_panel(ax, name, [p for p in found if p.observation == name], theme)
+    panels = [[p for p in found if p.observation == name] for name in names]
+    span = max([_LEAST_SPAN_PP, *(_span_pp(panel) for panel in panels)])
+    for ax, name, panel in zip(axes, names, panels, strict=False):
+        _order_panel(ax, name, panel, theme)
+        _scale(ax, panel, span)
     for ax in axes[len(names) :]:
         ax.set_visible(False)
     for ax in axes[::columns]:
@@ -205,9 +210,20 @@ def _order(record: Comparison, theme: Theme) -> Canvas:
     return made
 
 
+def _span_pp(panel: list[series.PairPoint]) -> float:
+    return max((p.delta_pct for p in panel), default=0.0) - min((p.delta_pct for p in panel), default=0.0)
+
+
+def _scale(ax: Axes, panel: list[series.PairPoint], span: float) -> None:
+    """Every panel shows the same span around its own middle, so that a drift looks as large as it is beside others."""
+    values = [p.delta_pct for p in panel] or [0.0]
+    middle = (max(values) + min(values)) / 2
+    ax.set_ylim(middle - 0.65 * span, middle + 0.65 * span)
+
+
 def _order_panel(ax: Axes, name: str, found: list[series.PairPoint], theme: Theme) -> None:
     colour = theme.zero if found and found[0].zero_change else theme.after
-    ax.axhline(0, color=theme.ink, linewidth=0.9, zorder=1)
+    ax.axhline(0, color=theme.ink, linewidth=0.9, zorder=1)  # seen where zero lies inside the panel
     ax.plot([p.index for p in found], [p.delta_pct for p in found], color=colour, linewidth=0.8, alpha=0.5, zorder=2)
     for first, marker in ((True, "o"), (False, "D")):
         some = [p for p in found if p.before_first is first]
@@ -217,7 +233,8 @@ def _order_panel(ax: Axes, name: str, found: list[series.PairPoint], theme: Them
               zorder=3)  # fmt: skip
     ax.set_title(name + (" (zero change)" if found and found[0].zero_change else ""), fontsize=9, loc="left")
     ax.locator_params(axis="x", integer=True, nbins=5)
-    ax.margins(x=0.12, y=0.15)
+    ax.locator_params(axis="y", nbins=4)
+    ax.margins(x=0.12)
     bare(ax, theme)
 
 

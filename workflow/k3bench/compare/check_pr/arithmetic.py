@@ -28,6 +28,9 @@ _OTHER_FORMULAS = (
     ("after/before, a factor", lambda b, a: a / b),
 )
 
+#: Percentage points: the mean of paired ratios need not be the ratio of the two medians that stand beside it.
+_PAIRED_PP = 0.1
+
 
 def arithmetic(figures: Figures) -> Iterator[Finding]:
     """Deltas, agreement, spread, and which side moved."""
@@ -57,12 +60,13 @@ def _deltas(figures: Figures) -> Iterator[Finding]:
                 yield _wrong_factor(row, row.factor, exact)
         elif row.delta is None:
             unsaid.append(f"{exact:+.2f} % ({label(row)})")
-        elif _fits(row, row.delta):
+        elif _fits(row, row.delta) or (figures.paired and abs(row.delta.value - exact) <= _PAIRED_PP):
             good.append(f"{row.delta.value:+g} % ({label(row)})")
         else:
             yield _wrong_delta(row, row.delta, exact)
     if good:
-        yield Finding("holds", "deltas", "100 (after/before - 1) reproduces " + ", ".join(good), values)
+        about = f" within {_PAIRED_PP:g} pp, as deltas of pairs do" if figures.paired else ""
+        yield Finding("holds", "deltas", f"100 (after/before - 1) reproduces{about} " + ", ".join(good), values)
     if factors:
         text = "before/after or after/before reproduces " + ", ".join(factors)
         yield Finding("holds", "deltas", text, values)

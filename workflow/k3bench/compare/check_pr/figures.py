@@ -33,6 +33,7 @@ class Figures:
     stream_interval: int | None
     osl_tokens: int | None
     claims_no_regression: bool
+    paired: bool
     prose: str
 
     @property
@@ -75,6 +76,7 @@ def figures_of(page: Page, *, where: str = "") -> Figures:
         osl_tokens=_whole(page, r"\bosl(?:[ _]tokens)?\b|output[ _](?:len|length|tokens)"),
         claims_no_regression=re.search(r"regress(es|ed)? nothing|no regression|nothing regress", page.prose, re.I)
         is not None,
+        paired=re.search(r"\bpaired\b[^.]*\bratios?\b", page.prose, re.I) is not None,
         prose=page.prose,
     )
 
@@ -101,7 +103,7 @@ def _agreement(page: Page) -> Printed | None:
     """The smallest percentage said of agreement; the observations it is said of are found from the numbers."""
     for fact in page.facts:
         value, last = number_in(fact.value), fact.path.rpartition(".")[2]
-        said = re.search(r"agree", fact.path, re.I) and re.search(r"agree|value|pct|gap", last, re.I)
+        said = re.search(r"agree", fact.path, re.I) and re.search(r"agree\w*$|value|pct|gap", last, re.I)
         if said and value is not None and abs(value.value) < 100.0 and "between" not in last.split()[:1]:
             return value
     for sentence in re.split(r"(?<=[.;])\s|\n", page.prose):

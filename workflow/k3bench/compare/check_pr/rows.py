@@ -52,6 +52,8 @@ def _rows(grid: Grid) -> Iterator[Row]:
         before, after = number_in(at.get("before", "")), number_in(at.get("after", ""))
         if "arrow" in at:
             before, after = _both(at["arrow"], before, after)
+        if re.search(r"zero[- ]change|\bA/A\b", at.get("observation", ""), re.I):
+            continue  # both sides are the same build: no observation of the change
         before, after = _time(before), _time(after)
         factor = factor_in(at.get("delta", ""))
         delta = None if factor else number_in(at.get("delta", ""))
