@@ -7,7 +7,15 @@ The campaigns kept in results/recorded/ are compared and published beside the re
 
 from pathlib import Path
 
-from k3bench.plan import build_files, build_spec, make_plan, profiled, spec_digests, verified
+from k3bench.plan import (
+    build_files,
+    build_spec,
+    make_plan,
+    profiled,
+    spec_digests,
+    verified,
+    verified_in_jobs,
+)
 from k3bench.recipe import load_recipe
 from k3bench.store import recorded_campaigns, summaries
 

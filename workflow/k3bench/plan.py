@@ -135,6 +135,11 @@ def verified(plan: Plan) -> list[str]:
     return [o.id for o in plan.observations if plan.recipe.engine.name in VERIFIABLE and not o.zero_change]
 
 
+def verified_in_jobs(plan: Plan) -> bool:
+    """Whether the probing needs an allocation of its own."""
+    return plan.recipe.engine.name == "trtllm"
+
+
 def profiled(plan: Plan) -> list[str]:
     """The observations whose arms run once more under a profiler, for their residency."""
     return list(dict.fromkeys(p.observation for p in plan.profiles))

@@ -88,7 +88,7 @@ def _dry_module(request: EngineRequest) -> Any:
 
 def _beside(plan: Plan, root: Path) -> Iterator[str]:
     """What an engine runs in jobs of its own after the timed blocks: sameness and accuracy, then profiled runs."""
-    for name in verified_in_jobs(plan):
+    for name in _verified_in_jobs(plan):
         request = _request(plan, root, plan.observation(name))
         module = _dry_module(request)
         yield ""
@@ -103,6 +103,6 @@ def _beside(plan: Plan, root: Path) -> Iterator[str]:
         yield from module.dry_profile(request, run, out) if module else ()
 
 
-def verified_in_jobs(plan: Plan) -> list[str]:
+def _verified_in_jobs(plan: Plan) -> list[str]:
     """Observations whose sameness needs an allocation."""
     return [o.id for o in plan.observations if not o.zero_change] if plan.recipe.engine.name == "trtllm" else []

@@ -124,7 +124,7 @@ class Commands:
         variables, place = {} if plain else {**self.environment, **extra}, self.place
         output = (f"--output={log}", "--open-mode=append")
         if place.image is None:
-            return (self._export(variables), *output, *program)
+            return ("--export=ALL", *output, "env", *self._assigned(variables), *program)
         home = ("--container-mount-home",) if place.mount_home else ()
         mounts = (f"--container-mounts={','.join(place.mounts)}",) if place.mounts else ()
         return (
@@ -133,11 +133,12 @@ class Commands:
             *("bash", "-c", self._script(variables, program)),
         )
 
-    def _export(self, variables: Mapping[str, str]) -> str:
+    def _assigned(self, variables: Mapping[str, str]) -> list[str]:
+        """By `env` in every rank: `srun --export=ALL,NAME=value` leaves a NAME alone that is set already."""
         found = {"TRITON_CACHE_DIR": "/tmp/triton-cache", **variables}
         if self.place.programs:
             found["PATH"] = f"{self.place.programs}:{SYSTEM_PATH}"
-        return "--export=" + ",".join(["ALL", *(f"{name}={value}" for name, value in sorted(found.items()))])
+        return [f"{name}={value}" for name, value in sorted(found.items())]
 
     def _script(self, variables: Mapping[str, str], program: Sequence[str]) -> str:
         lines = [f"ulimit -n {OPEN_FILES}"]

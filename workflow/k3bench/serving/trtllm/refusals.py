@@ -45,10 +45,10 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
     for _, problem, cure in listed.key_problems(spec.config):
         yield (*HERE, "config"), problem, cure
     for arm in ARMS:
-        yield from _arm(recipe, spec, listed, arm)
+        yield from _arm(recipe, listed, arm)
 
 
-def _arm(recipe: Recipe, spec: Trtllm, listed: Known, arm: Arm) -> Iterator[Problem]:
+def _arm(recipe: Recipe, listed: Known, arm: Arm) -> Iterator[Problem]:
     side, at = getattr(recipe.arms, arm), ("arms", arm)
     for _, problem, cure in listed.key_problems(side.config):
         yield (*at, "config"), problem, cure
@@ -58,7 +58,7 @@ def _arm(recipe: Recipe, spec: Trtllm, listed: Known, arm: Arm) -> Iterator[Prob
     except RecipeError as error:
         yield (*at, "arguments"), error.what, error.fix
         return
-    yield from _variables(found.environment, at, commas=spec.container is not None)
+    yield from _variables(found.environment, at)
     yield from _shape(recipe, found)
     yield from _k3(found)
 
@@ -104,7 +104,7 @@ def _plain(at: tuple[str, ...], text: str) -> Iterator[Problem]:
         yield at, f"{text!r} would be read as an option", "let it begin with a letter, a digit or a slash"
 
 
-def _variables(environment: Mapping[str, str], at: tuple[str, ...], *, commas: bool) -> Iterator[Problem]:
+def _variables(environment: Mapping[str, str], at: tuple[str, ...]) -> Iterator[Problem]:
     for name, value in environment.items():
         if not VARIABLE.match(name):
             yield (*at, "environment"), f"{name!r} is no name of a variable", "letters, digits, underscores"
@@ -113,9 +113,6 @@ def _variables(environment: Mapping[str, str], at: tuple[str, ...], *, commas: b
             yield (*at, "environment"), f"{name} looks like a secret, and a recipe is published", cure
         elif value and not PLAIN.match(value):
             yield (*at, "environment"), f"{name}={value!r} holds what a shell would read", "letters, digits, _./:@%+=~-"
-        elif "," in value and not commas:
-            cure = "put it into a container's environment, or export it in the shell that starts k3bench"
-            yield (*at, "environment"), f"{name}={value!r}: srun's --export is a list with commas", cure
 
 
 # --- what does not fit the machine or the workload
