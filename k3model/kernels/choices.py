@@ -1,0 +1,68 @@
+"""Which blocks a weight-reading kernel runs with: op, shape and batch in, one `Choice` out, from data or from a rule.
+
+`choices.json` holds what `benchmarks/kernels.py` measured to be fastest. Nothing is tuned at run time and nothing but
+shape and batch is looked at, so that both arms of a comparison run the same kernels. Out of scope: the kernels.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+DATA = Path(__file__).with_name("choices.json")
+#: Multiprocessors to keep busy, and how many programs on each are enough to keep memory busy.
+PROCESSORS, PROGRAMS_EACH = 132, 4
+#: Weights one program asks for at once: 56 registers a thread at four warps.
+BYTES_AHEAD = 28 * 1024
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Blocks of one launch. `path`: "fma" sums rows on the plain cores, "mma" runs 16 rows on the tensor cores."""
+
+    path: Literal["fma", "mma"]
+    block_n: int  # rows of the weight in one program
+    block_k: int  # columns taken at a time; of one warp for "mma"
+    ahead: int  # how many such pieces are asked for before the first is used
+    warps: int
+
+
+def choose(op: str, rows: int, columns: int, batch: int) -> Choice:
+    """Measured if there is a measurement, else the rule."""
+    measured = _measured().get(key(op, rows, columns, batch))
+    return measured if measured is not None else rule(rows, columns, batch, paired=op == "situ")
+
+
+def key(op: str, rows: int, columns: int, batch: int) -> str:
+    """The name of a choice in the data file."""
+    return f"{op} {rows}x{columns} batch {batch}"
+
+
+def rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice:
+    """Blocks for a shape nobody measured: enough programs to fill the card, then as many bytes in flight as fit."""
+    block_k = max(16, min(1024, columns & -columns))
+    if block_k < 128:
+        block_k = min(1024, 1 << (columns - 1).bit_length())  # the last piece is masked
+    block_n = 16
+    while block_n > 1 and (
+        rows // block_n < PROCESSORS * PROGRAMS_EACH or block_n * columns * (4 if paired else 2) > BYTES_AHEAD
+    ):
+        block_n //= 2
+    steps = -(-columns // block_k)
+    return Choice("fma", block_n, block_k, steps if batch <= 2 else min(steps, 3), 4)
+
+
+@cache
+def _measured() -> dict[str, Choice]:
+    found: dict[str, Any] = json.loads(DATA.read_text())["choices"]
+    return {name: Choice(**choice) for name, choice in found.items()}
+
+
+def write(choices: dict[str, Choice], provenance: dict[str, Any], path: Path = DATA) -> None:
+    """Replace the data file. `provenance` says on what card and with which versions it was measured."""
+    body = {"provenance": provenance, "choices": {name: asdict(choice) for name, choice in sorted(choices.items())}}
+    lines = json.dumps(body, indent=1)
+    path.write_text(lines + "\n")

@@ -1,0 +1,80 @@
+"""Routing and expert kernels against their twins, and the twins against the model's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from k3model.kernels import moe
+from k3model.kernels.moe import Packed
+from k3model.mxfp4 import dequantise
+from k3model.pointwise import situ
+
+Draw = Callable[..., torch.Tensor]
+LATENT, INNER, HELD = 128, 64, 3
+
+
+def packed_experts(device: torch.device, latent: int = LATENT, inner: int = INNER) -> Packed:
+    """Uniform codes, so that every value and both signs occur, and scales that keep outputs near one."""
+    draw = torch.Generator().manual_seed(5)
+
+    def codes(*shape: int) -> torch.Tensor:
+        return torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8).to(device)
+
+    def scales(*shape: int) -> torch.Tensor:
+        return torch.randint(119, 123, shape, generator=draw, dtype=torch.uint8).to(device)
+
+    return Packed(
+        codes(HELD, 2, inner, latent // 2), scales(HELD, 2, inner, latent // 32),
+        codes(HELD, latent, inner // 2), scales(HELD, latent, inner // 32),
+    )  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("experts", "top_k"), [(896, 16), (8, 2), (20, 5)])
+def test_pick_equals_its_twin(draw: Draw, experts: int, top_k: int) -> None:
+    """The same experts in the same order, weights to the last bits; scores differ, so ties play no part."""
+    logits, bias = draw(3, experts, dtype=torch.float32), draw(experts, dtype=torch.float32, spread=0.05)
+    picks, mix = moe.pick(logits, bias, top_k, 2.5)
+    expected_picks, expected_mix = moe.pick_twin(logits, bias, top_k, 2.5)
+    assert torch.equal(picks, expected_picks)
+    torch.testing.assert_close(mix, expected_mix, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("table", [[[1]], [[2], [0], [2]], [[0, 2], [-1, 1]]], ids=["one", "repeated", "two slots"])
+def test_experts_equal_their_twin(draw: Draw, device: torch.device, table: list[list[int]]) -> None:
+    """One row; rows that share an expert; slots that hit nothing here."""
+    packed, hits = packed_experts(device), torch.tensor(table, dtype=torch.int32, device=device)
+    z, mix = draw(len(table), LATENT), draw(*hits.shape, dtype=torch.float32).abs()
+    out = moe.experts(z, mix, hits, packed, 4.0, 25.0)
+    expected = moe.experts_twin(z, mix, hits, packed, 4.0, 25.0)
+    torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
+    assert expected.abs().max() > 0.2
+
+
+def test_the_twin_sums_weighted_experts() -> None:
+    """In float64, row by row: sum over held slots of mix W2 situ(W13 z)."""
+    packed, table = packed_experts(torch.device("cpu")), torch.tensor([[0, 2], [-1, 1]])
+    draw = torch.Generator().manual_seed(6)
+    z, mix = torch.randn(2, LATENT, generator=draw).double(), torch.rand(2, 2, generator=draw).double()
+    out = moe.experts_twin(z, mix, table, packed, 4.0, 25.0)
+    for row in range(2):
+        expected = torch.zeros(LATENT, dtype=torch.float64)
+        for weight, expert in zip(mix[row], table[row].tolist(), strict=True):
+            if expert >= 0:
+                w13 = dequantise(packed.w13[expert], packed.w13_scale[expert], torch.float64).flatten(0, 1)
+                w2 = dequantise(packed.w2[expert], packed.w2_scale[expert], torch.float64)
+                expected += weight * (w2 @ situ(w13 @ z[row], 4.0, 25.0))
+        torch.testing.assert_close(out[row], expected)
+
+
+def test_the_twin_picks_by_biased_scores_and_weighs_without_the_bias() -> None:
+    """A bias pulls an expert to the front; weights are shares of the picked scores times the scale."""
+    logits, bias = torch.tensor([[0.0, 1.0, 2.0, -1.0]]), torch.tensor([0.0, 0.0, 0.0, 5.0])
+    picks, mix = moe.pick_twin(logits, bias, 2, 3.0)
+    assert picks.tolist() == [[3, 2]]
+    scores = logits.sigmoid()[0, [3, 2]]
+    torch.testing.assert_close(mix[0], 3 * scores / scores.sum())
