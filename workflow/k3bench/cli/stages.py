@@ -210,8 +210,8 @@ def _measure_apart(plan_path: Path) -> int | None:
     if all(read_record(folder.build(o.pair, "before"), Build).place is None for o in plan.observations):
         return None
     names = [f"{o.id}/{a.id}" for o in plan.observations for a in o.allocations]
-    words = [sys.executable, "-m", "k3bench", "measure", str(plan_path), "--here"]
-    codes = [subprocess.run([*words, name], check=False).returncode for name in names]
+    words = [sys.executable, "-m", "k3bench", "measure", str(plan_path)]
+    codes = [subprocess.run([*words, name, "--here"], check=False).returncode for name in names]
     _profile_planned(plan_path)
     return max(codes)
 

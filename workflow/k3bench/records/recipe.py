@@ -51,8 +51,8 @@ class Truth(Model):
 class Serving(Model):
     """How a served engine is reached, started and loaded; limits bound every wait.
 
-    Either `endpoint` (attach to what runs) or `command` (started per run). In its words `{port}`, the arm's `{policy}`
-    and `{stream_interval}` are put in.
+    Either `endpoint` (attach to what runs) or `command` (started per run). In its words `{port}`, the arm's `{policy}`,
+    `{stream_interval}` and the `{image}` of its build are put in.
     """
 
     endpoint: Url | None = None
@@ -371,6 +371,11 @@ def _impossible_openai(recipe: Recipe, serving: Serving) -> Iterator[tuple[str, 
         yield "engine.serving", problem, "give the address of a running server, or the command that starts one"
     if serving.command and not any("{port}" in word for word in serving.command):
         yield "engine.serving.command", "the command does not say where {port} goes", 'add e.g. --port, "{port}"'
+    for arm in ("before", "after"):
+        words = (*serving.command, *getattr(recipe.arms, arm).arguments)
+        if getattr(recipe.build_of(arm), "image", None) and not any("{image}" in word for word in words):
+            problem = f"the command does not say where {{image}} goes, and arm {arm} runs from one"
+            yield "engine.serving.command", problem, 'name it, e.g. [podman, run, "{image}", serve, --port, "{port}"]'
     if serving.endpoint and serving.restart == "server":
         problem = "a server that runs already cannot be restarted per run"
         yield "engine.serving.restart", problem, "write `restart: none`; the report will say so"
