@@ -47,5 +47,6 @@ rule trace:
         "../../environment.yml"
     params:
         folder=lambda w, input: Path(input[0]).parent,
+        families=f"results/{NAME}/plan.json" if PLAN.recipe.trace.families else "",
     shell:
-        "k3bench trace --collected {params.folder:q} --families --out {output:q} > {log:q} 2>&1"
+        "k3bench trace --collected {params.folder:q} --families {params.families} --out {output:q} > {log:q} 2>&1"

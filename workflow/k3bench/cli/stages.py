@@ -405,8 +405,9 @@ def _profile(args: argparse.Namespace) -> None:
 
 
 def _in_words(found: Collected, folder: Path) -> str:
-    times = f"{found.profiled_step_ms:.3f} ms a step profiled, {found.unprofiled_step_ms:.3f} ms without"
-    return f"{folder / found.trace}: {found.tool_version}, {found.n_replays} replays, {times}"
+    steps = (found.profiled_step_ms, found.unprofiled_step_ms)
+    times = f", {steps[0]:.3f} ms a step profiled, {steps[1]:.3f} ms without" if None not in steps else ""
+    return f"{folder / found.trace}: {found.tool_version}, {found.n_replays} replays{times}"
 
 
 def _add_trace(verbs: Verbs) -> None:

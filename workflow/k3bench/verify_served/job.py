@@ -7,7 +7,8 @@ shared by all observations of the pair. A job that fails is a row that says why.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def _asked(
     key = key_of(plan, builds, ["greedy", planned.id, planned.rack])
     arguments = {"root": str(root.absolute()), "observation": planned.id}
     try:
-        told = run_once(key, ask_job, arguments, jobs=jobs, spec=spec).result
+        told = run_once(key, ask_job, arguments, jobs=jobs, spec=spec, say=_named(key, f"{planned.id}/greedy")).result
     except K3Error as error:
         return not_asked(plan, builds, planned.id, str(error))
     return Equivalence.model_validate_json(json.dumps(told), strict=True)
@@ -89,10 +90,16 @@ def _score(
     key: str, arguments: Mapping[str, Any], jobs: Path, spec: JobSpec, least_pct: float
 ) -> tuple[str, bool | None]:
     try:
-        score = float(run_once(key, accuracy_job, arguments, jobs=jobs, spec=spec).result["accuracy_pct"])
+        say = _named(key, f"{arguments['observation']}/accuracy/{arguments['arm']}")
+        score = float(run_once(key, accuracy_job, arguments, jobs=jobs, spec=spec, say=say).result["accuracy_pct"])
     except K3Error as error:
         return error.what, None
     return f"{score:.2f} %", score >= least_pct
+
+
+def _named(key: str, name: str) -> Callable[[str], None]:
+    """What is told of a job under a name that people know."""
+    return lambda text: print(text.replace(key[:16], name), file=sys.stderr, flush=True)
 
 
 # --- in the job
