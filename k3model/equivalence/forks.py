@@ -55,7 +55,7 @@ def undelayed(rig: Rig, policy: OverlapPolicy, batch: int) -> Outcome:
 
 def delayed(rig: Rig, policy: OverlapPolicy, batch: int) -> Outcome:
     """A missing dependency must show: first the left legs come late, then the right legs."""
-    outcome = captured(rig, policy, batch, "left")
+    outcome = rig.together(captured(rig, policy, batch, "left"))
     return captured(rig, policy, batch, "right") if outcome.status == "pass" else outcome
 
 
@@ -91,7 +91,7 @@ def _pressed(rig: Rig, policy: OverlapPolicy, batch: int, late: Late, expected: 
 
 def swapped(rig: Rig, policy: OverlapPolicy, batches: tuple[int, ...]) -> Outcome:
     """Legs that are independent may run in either order."""
-    outcomes = (_swapped(rig, policy, batch) for batch in batches)
+    outcomes = (rig.together(_swapped(rig, policy, batch)) for batch in batches)
     every = "batches " + ", ".join(str(batch) for batch in batches)
     return next((outcome for outcome in outcomes if outcome.status != "pass"), passed(every, steps=COMPARED))
 

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from k3model.capture import Decode
-from k3model.config import preset
+from k3model.config import K3Config, preset
 from k3model.decode import K3, build, checked_device
 from k3model.equivalence.bits import Trace, traces
+from k3model.equivalence.rows import Outcome, failed
 from k3model.policy import POLICIES, OverlapPolicy
 from k3model.streams import Forks
 
@@ -31,6 +32,25 @@ class Rig:
         self._models: dict[tuple[tuple[str, Any], ...], K3] = {}
         self._sessions: dict[tuple[int, int], Decode] = {}
         self._references: dict[tuple[int, int, bool], tuple[Trace, ...]] = {}
+
+    @property
+    def config(self) -> K3Config:
+        """The preset with its options."""
+        return preset(self.name, **self.options)
+
+    @property
+    def rank(self) -> int:
+        """Which of the ranks this process is."""
+        return self.model().collectives.rank
+
+    def any_rank(self, flag: bool) -> bool:
+        """Ranks decide together: whether any of them says so. One that went its own way would leave others waiting."""
+        return self.model().collectives.any_of(flag, self.device) if self.config.collectives == "distributed" else flag
+
+    def together(self, outcome: Outcome) -> Outcome:
+        """An outcome that the next question hangs on: it is a pass only if it is one on every rank."""
+        apart = self.any_rank(outcome.status != "pass")
+        return failed("not on this rank, but on another") if apart and outcome.status == "pass" else outcome
 
     @property
     def has_cuda(self) -> bool:

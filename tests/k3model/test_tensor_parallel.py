@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ import torch.multiprocessing as mp
 from k3model.capture import Decode
 from k3model.config import K3Config, preset
 from k3model.decode import K3, build
+from k3model.equivalence.across import ROWS, Decoded, across_probes, apart
+from k3model.equivalence.rig import Rig
+from k3model.equivalence.rows import failed, passed
+from k3model.equivalence.suite import ask
 from k3model.errors import ConfigError
 from k3model.policy import policy
 
@@ -44,6 +49,10 @@ def one_rank(rank: int, folder: str) -> None:
     for form in FORMS:
         model = build(sized(form, 2), dtype=torch.float64, max_batch=2, context=64)
         torch.save((*decode(model), model.collectives.kind), f"{folder}/{form}{rank}.pt")
+    rig = Rig("nano", {"tp_size": 2, "collectives": "distributed"}, device="cpu", max_batch=ROWS)
+    found = [asdict(ask(probe)) for probe in across_probes(rig)]
+    together = [rig.any_rank(rank == 1), rig.any_rank(False), rig.together(failed("x") if rank else passed()).status]
+    Path(f"{folder}/across{rank}.json").write_text(json.dumps([found, together]))
     dist.destroy_process_group()
 
 
@@ -64,6 +73,39 @@ def test_two_ranks_decode_what_one_decodes(decoded: Path, form: str) -> None:
         torch.testing.assert_close(theirs, logits)
         assert torch.equal(chosen, tokens)
         assert kind == "gloo x2"
+
+
+def test_two_ranks_agree_with_one_within_the_bound_and_a_missing_sum_is_seen(decoded: Path) -> None:
+    """The probes of `k3bench verify` for ranks, on rank 0; rank 1 takes part and has nothing to say."""
+    (comparison, control), _ = json.loads((decoded / "across0.json").read_text())
+    assert comparison["status"] == "pass"
+    assert "bfloat16, reported without a bound" in comparison["reason"]
+    assert comparison["measures"]["distinct_tokens"] > 64
+    assert control["status"] == "pass"
+    assert control["reason"].startswith("caught: logits differ by")
+
+
+def test_ranks_decide_together(decoded: Path) -> None:
+    """What one says counts for all: a rank that went its own way would leave the others waiting."""
+    for rank in range(2):
+        assert json.loads((decoded / f"across{rank}.json").read_text())[1] == [True, False, "fail"]
+
+
+def logits(*rows: list[float]) -> Decoded:
+    """One row of a batch over some steps."""
+    return Decoded(torch.tensor(rows).unsqueeze(1))
+
+
+def test_tokens_may_part_only_where_the_best_logit_is_hardly_ahead() -> None:
+    """And what comes after is not compared: it answers another question."""
+    reference = logits([4.0, 1.0], [4.0, 3.9999], [4.0, 1.0])
+    assert apart(reference, logits([4.0, 1.0], [3.9999, 4.0], [0.0, 9.0])).excess(1e-4) == ""
+    wide = logits([4.0, 1.0], [4.0, 3.996], [4.0, 1.0])
+    found = apart(wide, logits([4.0, 1.0], [3.998, 3.9985], [4.0, 1.0]))
+    assert (found.first, found.largest) == (1, pytest.approx(6.25e-4, rel=1e-3))
+    assert found.excess(1e-4) == "logits differ by 6.3e-04 of the largest, 1e-04 is allowed"
+    assert found.excess(9e-4) == "tokens part at step 1 where the best logit is 1.0e-03 ahead"
+    assert apart(reference, logits([4.0, 1.0], [4.0, float("nan")], [4.0, 1.0])).excess(1.0) != ""
 
 
 def one_gpu(rank: int, folder: str) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
 from k3bench.errors import BuildError, RecordError
+from k3bench.ranks import Crew, Wanted, in_slurm_job
 from k3bench.records.equivalence import Equivalence, EquivalenceRow
 from k3bench.records.measurement import Arm
 from k3bench.records.plan import Build, Plan, PlannedObservation
@@ -37,7 +39,12 @@ QUICK = "small"
 #: Options that mean the same in every preset.
 SWITCHES = ("variant", "state_pool", "staging_repack", "kda_weights", "kv_cache", "latent_rms_eps", "page_tokens")
 #: Presets too deep to probe fork by fork, and the shorter one with the same shapes.
-STANDS_FOR = {"rank-93": "block-12"}
+STANDS_FOR = {"rank-93": "block-12", "share-93": "share-12"}
+#: The same for a distributed model: heads enough for sixteen ranks, and what makes it distributed.
+QUICK_RANKED = "small-16"
+RANKED = ("tp_size", "collectives")
+#: The longest that all probes of a subject may take where no budget is given.
+LONGEST_S = 3600.0
 Say = Callable[[str], None]
 
 
@@ -50,9 +57,10 @@ def verify(
     presets: tuple[str, ...] = (),
     batches: tuple[int, ...] = BATCHES,
     budget_s: float | None = None,
+    logs: Path = Path("results/logs"),
     say: Say = lambda text: None,
 ) -> Equivalence:
-    """Probe the policies of one observation's arms. `presets` replaces the presets chosen from the recipe.
+    """Probe the policies of one observation's arms, on all its ranks. `presets` replaces those that the recipe gives.
 
     `budget_s` bounds the time per preset: probes that come too late are rows that say so.
     Raises `RecordError` for an observation that is not planned, `BuildError` for a build or a device that is missing.
@@ -61,7 +69,10 @@ def verify(
     name = torch.cuda.get_device_name() if chosen == "cuda" else f"cpu {platform.machine()}"
     rows: list[EquivalenceRow] = []
     try:
-        for subject in _subjects(plan, builds, planned, chosen, presets):
+        subjects = _subjects(plan, builds, planned, chosen, presets)
+        if plan.recipe.engine.ranks > 1:
+            rows += _rows_of_ranks(plan, chosen, logs, subjects, batches, budget_s, say)
+        for subject in () if rows else subjects:
             probes = probe_rows(subject, device=chosen, batches=batches, budget_s=budget_s, say=say)
             rows += [_checked(row) for row in probes]
         rows += _between_builds(plan, builds)
@@ -77,6 +88,38 @@ def verify(
         measured=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         rows=tuple(rows) or (_nothing_decoded(plan),),
     )
+
+
+def _rows_of_ranks(
+    plan: Plan,
+    device: str,
+    logs: Path,
+    subjects: list[Subject],
+    batches: tuple[int, ...],
+    budget_s: float | None,
+    say: Say,
+) -> list[EquivalenceRow]:
+    """Every rank probes its own bits; a row passes if it passes on all of them."""
+    recipe, rows = plan.recipe, []
+    nodes = recipe.resources.nodes if in_slurm_job() else 1
+    folder = logs / "ranks" / f"verify-{os.getpid()}"
+    member = "k3bench.verify_rank:VerifyingRank"
+    with Crew(Wanted(recipe.engine.ranks, nodes, member, {"device": device}, folder)) as crew:
+        say(crew.present()[1])
+        for subject in subjects:
+            limit_s = (LONGEST_S if budget_s is None else budget_s) + crew.limits.open_s
+            asked = {"subject": asdict(subject), "batches": list(batches), "budget_s": budget_s}
+            told = [answer["rows"] for answer in crew.ask("probe", limit_s=limit_s, **asked)]
+            rows += [_merged([Row(**row) for row in of_ranks]) for of_ranks in zip(*told, strict=True)]
+    return rows
+
+
+def _merged(of_ranks: list[Row]) -> EquivalenceRow:
+    """Rank 0's row, or the first that did not pass, with its rank."""
+    worst = next((rank for rank, row in enumerate(of_ranks) if row.status != "pass"), 0)
+    row = of_ranks[worst]
+    where = f"rank {worst} of {len(of_ranks)}: " if worst else ""
+    return _checked(replace(row, reason=where + row.reason))
 
 
 def _planned(plan: Plan, builds: Mapping[Arm, Build], observation: str) -> PlannedObservation:
@@ -114,8 +157,9 @@ def _subjects(
     if engine.name not in K3MODEL:
         return []
     policies = tuple(dict.fromkeys(builds[planned.arm(arm)].policy for arm in builds))
-    names = presets or ((QUICK,) if device == "cuda" else ()) + (STANDS_FOR.get(engine.preset, engine.preset),)
-    switches = {name: value for name, value in engine.options.items() if name in SWITCHES}
+    quick, kept = (QUICK_RANKED, (*SWITCHES, *RANKED)) if engine.ranks > 1 else (QUICK, SWITCHES)
+    names = presets or ((quick,) if device == "cuda" else ()) + (STANDS_FOR.get(engine.preset, engine.preset),)
+    switches = {name: value for name, value in engine.options.items() if name in kept}
     return [
         Subject(name, dict(engine.options) if name == engine.preset else switches, policies)
         for name in dict.fromkeys(names)

@@ -12,6 +12,7 @@ others and the leader's work with one clear error, within the limits of `Limits`
 Out of scope: what the ranks compute (their members live in `measure/engines/` and `verify_ranked.py`).
 """
 
-from k3bench.ranks.crew import Crew, Limits, Wanted, needs_ranks
+from k3bench.ranks.crew import Crew, Limits, Wanted
+from k3bench.ranks.launch import in_slurm_job
 
-__all__ = ["Crew", "Limits", "Wanted", "needs_ranks"]
+__all__ = ["Crew", "Limits", "Wanted", "in_slurm_job"]

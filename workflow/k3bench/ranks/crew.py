@@ -22,7 +22,6 @@ from k3bench.errors import RankError
 from k3bench.ranks.launch import Started, addresses, in_slurm_job, launch
 from k3bench.ranks.link import Door, Message, hear, say
 from k3bench.records.fingerprint import RankPlace
-from k3bench.records.recipe import Recipe
 
 #: How often processes are looked at while answers are awaited.
 LOOK_S = 0.2
@@ -53,11 +52,6 @@ class Wanted:
     logs: Path
     #: a program each rank runs under, with {rank} in its words: a profiler
     under: tuple[str, ...] = ()
-
-
-def needs_ranks(recipe: Recipe) -> bool:
-    """Whether the recipe's model has collectives that answer."""
-    return recipe.engine.ranks > 1
 
 
 class Crew:
