@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -49,20 +51,37 @@ def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_
     raise AssertionError(f"never happened: {what}")
 
 
-def start_head(clone: Path) -> subprocess.Popen[str]:
-    """A head with the slurm profile."""
-    command = [sys.executable, "-m", "k3bench", "run", "--profile", "slurm", f"recipes/{NAME}.yaml", *UNTIL]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=clone, env=environment(), stdout=pipe, stderr=subprocess.STDOUT, text=True)
+class Head:
+    """A head with the slurm profile. What it says goes to a file: a pipe would stay open for as long as its waiter."""
+
+    def __init__(self, clone: Path, name: str, rest: tuple[str, ...]) -> None:
+        self.out = clone / f"head-{time.monotonic_ns()}.out"
+        command = [sys.executable, "-m", "k3bench", "run", "--profile", "slurm", f"recipes/{name}.yaml", *rest]
+        with self.out.open("w") as out:
+            self.process = subprocess.Popen(command, cwd=clone, env=environment(), stdout=out, stderr=out)
+
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.process.poll() is not None
+
+    def wait(self, patience_s: float = 300.0) -> str:
+        """Let it end; returns what it said."""
+        self.process.wait(patience_s)
+        return self.out.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut does: its waiter and its jobs live on."""
+        self.process.kill()
+        self.process.wait()
 
 
 class Campaign:
     """One clone, its head, and the cluster it runs on."""
 
-    def __init__(self, cluster: Cluster, clone: Path, recipe: str = RECIPE) -> None:
-        self.cluster, self.clone = cluster, make_clone(clone, **{NAME: recipe})
+    def __init__(self, cluster: Cluster, clone: Path, recipe: str = RECIPE, *, rest: tuple[str, ...] = UNTIL) -> None:
+        self.cluster, self.clone, self.rest = cluster, make_clone(clone, **{NAME: recipe}), rest
         self.results = self.clone / "results" / NAME
-        self.head = start_head(self.clone)
+        self.head = Head(self.clone, NAME, rest)
 
     def points(self) -> int:
         """Points on disk, whatever became of them."""
@@ -99,19 +118,24 @@ class Campaign:
         """Live processes of this clone by kind: head, waiter, worker, tool."""
         return [pid for kind, pid in victims(self.clone) if kind in kinds]
 
-    def kill_head(self) -> None:
-        """SIGKILL, as a power cut does."""
-        self.head.kill()
-        self.head.communicate()
+    def kill_waiter(self) -> None:
+        """SIGKILL the process that waits for the jobs, with its shell."""
+        for pid in self.pids("waiter"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def again(self) -> None:
         """Start the head anew."""
-        self.head = start_head(self.clone)
+        self.head = Head(self.clone, NAME, self.rest)
+
+    def lost(self) -> dict[int, str]:
+        """Why anything was submitted more than once."""
+        return {a.number: a.reason for a in self.attempts() if a.number > 1}
 
     def finish(self) -> str:
         """Let it end, starting again as often as it takes (three times at most). The later stages are not run."""
         for _ in range(4):
-            output, _ = self.head.communicate(timeout=300)
+            output = self.head.wait()
             if self.is_complete():
                 return output
             self.again()

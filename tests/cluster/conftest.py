@@ -44,8 +44,7 @@ def campaign(cluster: Cluster, tmp_path: Path) -> Iterator[Campaign]:
     """A campaign that is under way."""
     found = Campaign(cluster, tmp_path / "a clone")
     yield found
-    if found.head.poll() is None:
-        found.kill_head()
+    found.head.kill()
     for pid in found.pids("waiter", "tool"):
         os.kill(pid, 9)
 

@@ -14,7 +14,7 @@ import pytest
 from k3bench.cluster import Cluster, Layout
 
 from ..workflow.test_failures import mounted
-from .campaign import RECIPE, Campaign, path_with, start_head, until
+from .campaign import NAME, RECIPE, UNTIL, Campaign, Head, path_with, until
 from .faults import check
 
 pytestmark = pytest.mark.timeout(420)
@@ -32,7 +32,7 @@ def test_head_killed_while_jobs_run(campaign: Campaign, rows: list) -> None:
     """Waiters go on by themselves; the next head finds them queued for the same keys, and the jobs are adopted."""
     campaign.under_way()
     begun = time.monotonic()
-    campaign.kill_head()
+    campaign.head.kill()
     campaign.again()
     campaign.finish()
     rows.append(check("head SIGKILLed while jobs run", campaign, time.monotonic() - begun, most_redone=0))
@@ -43,13 +43,12 @@ def test_head_killed_and_jobs_end_meanwhile(campaign: Campaign, rows: list) -> N
     """Results are found on disk; nothing is submitted again."""
     campaign.under_way()
     begun = time.monotonic()
-    campaign.kill_head()
-    for pid in campaign.pids("waiter"):
-        os.kill(pid, signal.SIGKILL)
+    campaign.head.kill()
+    campaign.kill_waiter()
     until(lambda: not campaign.cluster.call("squeue", "-h")[1].strip(), "the jobs end")
     campaign.again()
     campaign.finish()
-    assert {a.number: a.reason for a in campaign.attempts() if a.number > 1} == {}
+    assert campaign.lost() == {}
     rows.append(
         check("head and waiters SIGKILLed, jobs end meanwhile", campaign, time.monotonic() - begun, most_redone=0)
     )
@@ -59,31 +58,32 @@ def test_head_and_waiters_killed(campaign: Campaign, rows: list) -> None:
     """Only the jobs live; a new head adopts them."""
     campaign.under_way()
     begun = time.monotonic()
-    campaign.kill_head()
-    for pid in campaign.pids("waiter"):
-        os.kill(pid, signal.SIGKILL)
+    campaign.head.kill()
+    campaign.kill_waiter()
     campaign.again()
     campaign.finish()
     rows.append(check("head and waiters SIGKILLed while jobs run", campaign, time.monotonic() - begun, most_redone=0))
-    assert {a.number: a.reason for a in campaign.attempts() if a.number > 1} == {}
+    assert campaign.lost() == {}
 
 
 def test_waiter_dies_between_sbatch_and_ledger(cluster, tmp_path: Path, monkeypatch, rows: list) -> None:
-    """Every first sbatch kills the process that called it: the jobs run, the ledgers do not know them."""
+    """Three times the first sbatch kills the process that called it: the jobs run, the ledgers do not know them."""
     once = 'out=$(REAL "$@")\n[ -e {0}/$PPID ] || {{ touch {0}/$PPID; kill -9 $PPID; }}\necho "$out"\n'
     marks = tmp_path / "marks"
     marks.mkdir()
     real = os.environ["PATH"]
     monkeypatch.setenv("PATH", path_with(tmp_path / "bin", "sbatch", once.format(marks)))
     campaign = Campaign(cluster, tmp_path / "a clone")
-    until(lambda: len(list(marks.iterdir())) >= 3, "the waiters die")
     begun = time.monotonic()
-    campaign.kill_head()
-    monkeypatch.setenv("PATH", real)
-    campaign.again()
+    for number in (1, 2, 3):
+        campaign.head.wait()
+        assert len(list(marks.iterdir())) == number
+        if number == 3:
+            monkeypatch.setenv("PATH", real)
+        campaign.again()
     campaign.finish()
     rows.append(check("sbatch succeeds, then its caller dies", campaign, time.monotonic() - begun, most_redone=0))
-    assert {a.number: a.reason for a in campaign.attempts() if a.number > 1} == {}
+    assert campaign.lost() == {}
 
 
 def test_worker_killed_mid_point(campaign: Campaign, rows: list) -> None:
@@ -123,7 +123,7 @@ def test_cancelled_by_the_user(campaign: Campaign, rows: list) -> None:
     attempt = campaign.under_way()
     begun = time.monotonic()
     campaign.cluster.call("scancel", attempt.job)
-    output, _ = campaign.head.communicate(timeout=300)
+    output = campaign.head.wait()
     assert "was cancelled, so nothing is submitted again" in output
     assert not campaign.is_complete()
     assert sum(a.name.startswith(attempt.name[:19]) for a in campaign.attempts()) == 1
@@ -168,7 +168,7 @@ def test_wiped_controller_reuses_job_ids(tmp_path: Path, monkeypatch, rows: list
         campaign = Campaign(cluster, tmp_path / "a clone")
         campaign.under_way()
         begun = time.monotonic()
-        campaign.kill_head()
+        campaign.head.kill()
         for pid in campaign.pids("waiter", "worker"):
             os.kill(pid, signal.SIGKILL)
         for name in ("slurmctld", *(n for n in cluster.processes() if n.startswith("slurmd"))):
@@ -193,12 +193,10 @@ def test_two_heads_on_one_recipe(campaign: Campaign, rows: list) -> None:
     """The second is told so; the first goes on."""
     campaign.under_way()
     begun = time.monotonic()
-    second = start_head(campaign.clone)
-    output, _ = second.communicate(timeout=60)
-    assert "is being run by another head" in output
+    assert "is being run by another head" in Head(campaign.clone, NAME, UNTIL).wait()
     campaign.finish()
     rows.append(check("two heads at once", campaign, time.monotonic() - begun, most_redone=0))
-    assert {a.number: a.reason for a in campaign.attempts() if a.number > 1} == {}
+    assert campaign.lost() == {}
 
 
 @LONG
@@ -240,7 +238,7 @@ def test_full_disk_under_the_results(cluster, tmp_path: Path, rows: list) -> Non
         subprocess.run(["mount", "--bind", str(tmp_path / "disk"), str(folder)], check=True)
         try:
             begun = time.monotonic()
-            output, _ = campaign.head.communicate(timeout=300)
+            output = campaign.head.wait()
             logs = "".join(p.read_text() for p in campaign.results.glob("logs/*.log"))
             assert "No space left on device" in output + logs
             subprocess.run(["mount", "-o", "remount,size=64m", str(tmp_path / "disk")], check=True)
