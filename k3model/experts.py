@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from k3model.config import K3Config
+from k3model.kernels.moe import Packed
 from k3model.mxfp4 import GROUP, dequantise
 from k3model.pointwise import situ, wide
 from k3model.weights import Weights
@@ -63,6 +64,16 @@ class ExpertBank:
             w13 = dequantise(self.w13_packed[picked], self.w13_scale[picked], self.dtype)
             return w13.flatten(-3, -2), dequantise(self.w2_packed[picked], self.w2_scale[picked], self.dtype)
         return self.w13[picked].flatten(-3, -2), self.w2[picked]
+
+    @property
+    def as_packed(self) -> Packed:
+        """The bank as kernels take it."""
+        return Packed(self.w13_packed, self.w13_scale, self.w2_packed, self.w2_scale)
+
+    def held(self, picks: torch.Tensor) -> torch.Tensor:
+        """Picks as numbers of held experts, int32; -1 for those held elsewhere."""
+        local = picks - self.first
+        return torch.where((local >= 0) & (local < self.count), local, -1).int()
 
     def _expert(self, z: torch.Tensor, expert: int) -> torch.Tensor:
         """One expert on rows [n, L]."""

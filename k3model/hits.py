@@ -29,6 +29,7 @@ class SeededHits:
     def __init__(self, config: K3Config, layer: int) -> None:
         self.config, self.layer = config, layer
         self._groups: dict[int, list[list[tuple[int, torch.Tensor]]]] = {}
+        self._tables: dict[int, torch.Tensor] = {}
 
     def groups(self, rows: int, device: torch.device) -> list[list[tuple[int, torch.Tensor]]]:
         """For each group (expert, row indices) of every expert that is hit."""
@@ -44,3 +45,14 @@ class SeededHits:
             starts = [group * apart for group in range(self.config.hit_groups)]
             self._groups[rows] = [[(first + expert, rows_) for expert, rows_ in hit_by] for first in starts]
         return self._groups[rows]
+
+    def table(self, rows: int, device: torch.device) -> torch.Tensor:
+        """[rows, groups] the held expert that every row hits in each group, int32."""
+        import torch
+
+        if rows not in self._tables:
+            apart = self.config.local_experts // self.config.hit_groups
+            hits = seeded_hits(self.config, self.layer, rows)
+            numbers = [[group * apart + hit for group in range(self.config.hit_groups)] for hit in hits]
+            self._tables[rows] = torch.tensor(numbers, device=device, dtype=torch.int32)
+        return self._tables[rows]

@@ -90,9 +90,9 @@ class MLA:
 
     def query(self, x: torch.Tensor) -> torch.Tensor:
         """M1: [..., h, N + R]."""
-        low = self.ops.rms_norm(self.ops.linear(x, self.q_a_proj), self.q_a_layernorm, self.config.latent_rms_eps)
-        q: torch.Tensor = self.ops.linear(low, self.q_b_proj).unflatten(-1, (self.h, self.N + self.R))
-        return q
+        low, norm, eps = self.ops.linear(x, self.q_a_proj), self.q_a_layernorm, self.config.latent_rms_eps
+        q: torch.Tensor = self.ops.norm_linear(low, norm, eps, self.q_b_proj)
+        return q.unflatten(-1, (self.h, self.N + self.R))
 
     def latent(self, x: torch.Tensor) -> torch.Tensor:
         """M2: the cached row [..., C + R]; only the latent is normed, the tail is neither normed nor rotated."""

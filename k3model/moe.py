@@ -16,7 +16,7 @@ from k3model.config import K3Config
 from k3model.experts import ExpertBank
 from k3model.hits import SeededHits
 from k3model.kernels import Ops
-from k3model.pointwise import situ, wide_dtype
+from k3model.pointwise import wide_dtype
 from k3model.streams import Forks
 from k3model.weights import Weights
 
@@ -41,7 +41,7 @@ class MLP:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """A partial sum over ranks if the width is split."""
-        inner = situ(self.ops.linear(x, self.gate_up), self.config.situ_beta, self.config.situ_linear_beta)
+        inner = self.ops.situ_linear(x, self.gate_up, self.config.situ_beta, self.config.situ_linear_beta)
         out: torch.Tensor = self.ops.linear(inner, self.down_proj)
         return out
 
@@ -98,36 +98,51 @@ class MoE:
 
     def _forward(self, x: torch.Tensor, forks: Forks, *, many: bool) -> FedForward:
         # The router runs before the fork, as in the engine, unless it has a fork of its own.
-        scores = None if forks.policy.moe_router_latent else self.score(x)
+        logits = None if forks.policy.moe_router_latent else self.score(x)
         routed, shared = forks.fork(
-            "routed_shared", lambda: self._routed(x, scores, forks, many=many), lambda: self.shared_experts(x)
+            "routed_shared", lambda: self._routed(x, logits, forks, many=many), lambda: self.shared_experts(x)
         )
         # After the join, so that two collectives never run at once.
         return routed, self.collectives.all_reduce(shared) if self.shared_is_split else shared
 
-    def _routed(self, x: torch.Tensor, scores: torch.Tensor | None, forks: Forks, *, many: bool) -> torch.Tensor:
+    def _routed(self, x: torch.Tensor, logits: torch.Tensor | None, forks: Forks, *, many: bool) -> torch.Tensor:
         (picks, mix), z = forks.fork(
             "moe_router_latent",
-            lambda: self.pick(self.score(x) if scores is None else scores),
+            lambda: self.pick(self.score(x) if logits is None else logits),
             lambda: self.ops.linear(x, self.down),
         )
-        if self.hits is not None:
+        if self.ops.experts is not None and self.experts.packed and not many:
+            r = self._routed_by_kernel(z, picks, mix)
+        elif self.hits is not None:
             r = self.experts.seeded(z, mix[:, 0], self.hits.groups(z.shape[0], z.device))
         elif many:
             r = self.experts.grouped(z, picks, mix)
         else:
             r = self.experts.gathered(z, picks, mix)
         r = self.collectives.all_reduce(r.to(x.dtype))
-        out: torch.Tensor = self.ops.linear(self.ops.rms_norm(r, self.norm, self.config.rms_eps), self.up)
+        out: torch.Tensor = self.ops.norm_linear(r, self.norm, self.config.rms_eps, self.up)
         return out
 
-    def score(self, x: torch.Tensor) -> torch.Tensor:
-        """The router's sigmoid scores [n, experts], wide."""
-        logits: torch.Tensor = self.ops.linear_wide(x, self.gate)
-        return logits.sigmoid()
+    def _routed_by_kernel(self, z: torch.Tensor, picks: torch.Tensor, mix: torch.Tensor) -> torch.Tensor:
+        """The same by a table [B, slots] of held experts, -1 where a pick is held elsewhere."""
+        assert self.ops.experts is not None
+        if self.hits is not None:
+            table = self.hits.table(z.shape[0], z.device)
+            mix = mix[:, :1].expand(table.shape)
+        else:
+            table = self.experts.held(picks)
+        betas = self.config.situ_beta, self.config.situ_linear_beta
+        r: torch.Tensor = self.ops.experts(z, mix, table, self.experts.as_packed, *betas)
+        return r
 
-    def pick(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        """The router's logits [n, experts], wide."""
+        logits: torch.Tensor = self.ops.linear_wide(x, self.gate)
+        return logits
+
+    def pick(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Picked experts [n, k] and their weights [n, k], wide. The bias selects and does not weigh."""
-        picks = (scores + self.bias).topk(self.config.top_k, dim=-1).indices
-        picked = scores.gather(1, picks)
-        return picks, picked / (picked.sum(-1, keepdim=True) + 1e-20) * self.config.routed_scale
+        picked: tuple[torch.Tensor, torch.Tensor] = self.ops.pick(
+            logits, self.bias, self.config.top_k, self.config.routed_scale
+        )
+        return picked

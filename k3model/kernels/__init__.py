@@ -20,8 +20,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from k3model.config import K3Config
 from k3model.errors import DeviceError
-from k3model.kernels import kda, language, mla, norm
-from k3model.pointwise import linear_wide, rms_norm
+from k3model.kernels import gemv, kda, language, mla, moe, norm
+from k3model.pointwise import linear_wide
 
 Op = Callable[..., Any]
 
@@ -32,7 +32,8 @@ class Ops:
 
     linear: Op
     linear_wide: Op
-    rms_norm: Op
+    norm_linear: Op
+    situ_linear: Op
     add_mix_norm: Op
     kda_stage: Op
     kda_step: Op
@@ -41,12 +42,15 @@ class Ops:
     append: Op
     attend: Op
     combine: Op
+    pick: Op
+    experts: Op | None  # the twins' way to visit experts depends on what is known of the hits (`k3model/experts.py`)
 
 
 TWINS = Ops(
     linear=F.linear,
     linear_wide=linear_wide,
-    rms_norm=rms_norm,
+    norm_linear=gemv.norm_linear_twin,
+    situ_linear=gemv.situ_linear_twin,
     add_mix_norm=norm.add_mix_norm_twin,
     kda_stage=kda.kda_stage_twin,
     kda_step=kda.kda_step_twin,
@@ -55,6 +59,8 @@ TWINS = Ops(
     append=mla.append_twin,
     attend=mla.attend_twin,
     combine=mla.combine_twin,
+    pick=moe.pick_twin,
+    experts=None,
 )
 
 
@@ -78,9 +84,10 @@ def _triton(pdl: bool) -> Ops:
         return partial(kernel, pdl=pdl)
 
     return Ops(
-        linear=F.linear,
-        linear_wide=linear_wide,
-        rms_norm=on(norm.rms_norm),
+        linear=on(gemv.linear),
+        linear_wide=on(gemv.linear_wide),
+        norm_linear=on(gemv.norm_linear),
+        situ_linear=on(gemv.situ_linear),
         add_mix_norm=on(norm.add_mix_norm),
         kda_stage=on(kda.kda_stage),
         kda_step=on(kda.kda_step),
@@ -89,4 +96,6 @@ def _triton(pdl: bool) -> Ops:
         append=on(mla.append),
         attend=on(mla.attend),
         combine=on(mla.combine),
+        pick=on(moe.pick),
+        experts=on(moe.experts),
     )

@@ -41,7 +41,7 @@ def situ_linear_twin(x: torch.Tensor, weight: torch.Tensor, beta: float, linear_
 
 def linear(x: torch.Tensor, weight: torch.Tensor, *, pdl: bool = False, choice: Choice | None = None) -> torch.Tensor:
     """x [B, K] (rows may lie apart), weight [N, K] -> [B, N]."""
-    if x.shape[0] > MAX_ROWS:
+    if x.dim() != 2 or x.shape[0] > MAX_ROWS:
         return linear_twin(x, weight)
     return _launch(x, weight, x.dtype, pdl, choice)
 
@@ -50,7 +50,7 @@ def linear_wide(
     x: torch.Tensor, weight: torch.Tensor, *, pdl: bool = False, choice: Choice | None = None
 ) -> torch.Tensor:
     """The same, not rounded: float32."""
-    if x.shape[0] > MAX_ROWS:
+    if x.dim() != 2 or x.shape[0] > MAX_ROWS:
         return linear_wide_twin(x, weight)
     return _launch(x, weight, torch.float32, pdl, choice)
 
@@ -65,7 +65,7 @@ def norm_linear(
     choice: Choice | None = None,
 ) -> torch.Tensor:
     """RMSNorm of x, then the product. Every program norms the row for itself: it is a few kB in the cache."""
-    if x.shape[0] > MAX_ROWS:
+    if x.dim() != 2 or x.shape[0] > MAX_ROWS:
         return norm_linear_twin(x, norm, eps, weight)
     return _launch(x, weight, x.dtype, pdl, choice, op="norm", norm=norm, eps=eps)
 
@@ -80,7 +80,7 @@ def situ_linear(
     choice: Choice | None = None,
 ) -> torch.Tensor:
     """Gate and up of one output are rows of one program, so the activation needs no second launch."""
-    if x.shape[0] > MAX_ROWS:
+    if x.dim() != 2 or x.shape[0] > MAX_ROWS:
         return situ_linear_twin(x, weight, beta, linear_beta)
     return _launch(x, weight, x.dtype, pdl, choice, op="situ", betas=(beta, linear_beta))
 
@@ -126,12 +126,13 @@ def _fma(  # type: ignore[no-untyped-def]
     row, k = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     at = w + row[:, None] * K + k[None, :]
     inside = (row < N)[:, None]
+    if PDL:
+        gdc_launch_dependents()  # the next kernel may ask for its weights as soon as this one has asked for its own
     tiles = ()
     for s in tl.static_range(AHEAD):
         for half in tl.static_range(HALVES):
             tiles = tiles + (_weights(at + half * N * K, inside, k[None, :], s * BLOCK_K, K, EVEN, BLOCK_K),)
     if PDL:
-        gdc_launch_dependents()
         gdc_wait()
     scales, sums = (), ()
     for b in tl.static_range(B):
@@ -220,12 +221,13 @@ def _mma(  # type: ignore[no-untyped-def]
     at = w + row[None, :, None] * K + column
     x_column, filled = part + k[None, :, None], (b < B)[None, None, :]
     x_at = x + x_column + b[None, None, :] * x_row
+    if PDL:
+        gdc_launch_dependents()  # the next kernel may ask for its weights as soon as this one has asked for its own
     tiles = ()
     for s in tl.static_range(AHEAD):
         for half in tl.static_range(HALVES):
             tiles = tiles + (_weights(at + half * N * K, inside, column, s * WIDTH, K, EVEN, WIDTH),)
     if PDL:
-        gdc_launch_dependents()
         gdc_wait()
     if NORM:
         scale = _rms_scales(x, x_row, eps, K, B)

@@ -21,8 +21,8 @@ from k3model.pointwise import rms_norm, wide
 L2_EPS = 1e-6
 #: Rows of one head's state that one program of the staging copies.
 STAGED_ROWS = 32
-#: A head's state of 128 x 128 is then 32 registers a thread.
-WARPS = 16
+#: A head's state of 128 x 128 is then 128 registers a thread, and vectors of 128 are not read by every warp again.
+WARPS = 4
 
 
 class Projected(NamedTuple):
@@ -202,7 +202,8 @@ def _step(  # type: ignore[no-untyped-def]
     REPACKED: tl.constexpr, GATHERED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     head, b = tl.program_id(0), tl.program_id(1)
-    lane, WIDTH = tl.arange(0, D), HEADS * D
+    lane = tl.arange(0, D)
+    WIDTH: tl.constexpr = HEADS * D
     channel = head * D + lane
     rate = tl.exp(tl.load(a_log + head))
     bias = tl.load(dt_bias + channel)

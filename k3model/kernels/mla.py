@@ -15,11 +15,13 @@ from typing import NamedTuple
 import torch
 
 from k3model.cache import LatentCache, Placed, Rows
-from k3model.kernels.language import gdc_launch_dependents, gdc_wait, jit, launch, power_of_two, tl
+from k3model.kernels.language import gdc_launch_dependents, gdc_wait, interpreted, jit, launch, power_of_two, tl
 from k3model.pointwise import rms_norm, wide
 
 #: Cached tokens a program of `attend` reads at once, and the fewest heads that a matrix unit takes.
-TOKENS, HEADS = 64, 16
+TOKENS, HEADS = 32, 16
+#: Two blocks under way: finding a page costs a stage of its own.
+STAGES = 5
 #: Programs that keep the memory of a large GPU busy; more would only mean more partial sums to add.
 PROGRAMS, MOST_SHARES = 128, 64
 #: Columns of the latent a program of `absorb` makes, and rows of the values one of `combine` makes.
@@ -181,7 +183,7 @@ def attend(
         query, cache.pages, rows.table, lengths, latent, largest, scale, query.stride(0), query.stride(1),
         rows.table.stride(0), HEADS=h, PADDED=max(HEADS, power_of_two(h)), C=values, R=size - values,
         R_BLOCK=max(16, power_of_two(size - values)), PAGE=rows.page_tokens, TOKENS=TOKENS, SHARES=shares,
-        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", num_warps=8, num_stages=2, **launch(pdl),
+        WIDE=query.dtype == torch.float32 or interpreted(), num_warps=8, num_stages=STAGES, **launch(pdl),
     )  # fmt: skip
     return Attended(latent, largest)
 
@@ -190,7 +192,7 @@ def attend(
 def _attend(  # type: ignore[no-untyped-def]
     query, pages, table, lengths, latent, largest, scale, query_row, query_head, table_row,
     HEADS: tl.constexpr, PADDED: tl.constexpr, C: tl.constexpr, R: tl.constexpr, R_BLOCK: tl.constexpr,
-    PAGE: tl.constexpr, TOKENS: tl.constexpr, SHARES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    PAGE: tl.constexpr, TOKENS: tl.constexpr, SHARES: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     share, row = tl.program_id(0), tl.program_id(1)
     head, c, r, t = tl.arange(0, PADDED), tl.arange(0, C), tl.arange(0, R_BLOCK), tl.arange(0, TOKENS)
@@ -211,22 +213,36 @@ def _attend(  # type: ignore[no-untyped-def]
     for start in range(first, end, TOKENS):
         token = start + t
         there = token < end
-        page = tl.load(table + row * table_row + token // PAGE, mask=there, other=0).to(tl.int64)
-        cached = pages + (page * PAGE + token % PAGE)[:, None] * (C + R)
+        if PAGE % TOKENS == 0:
+            page = tl.load(table + row * table_row + start // PAGE)
+            cached = pages + (page * PAGE + start % PAGE) * (C + R) + t[:, None] * (C + R)
+        else:
+            page = tl.load(table + row * table_row + token // PAGE, mask=there, other=0).to(tl.int64)
+            cached = pages + (page * PAGE + token % PAGE)[:, None] * (C + R)
         k = tl.load(cached + c[None, :], mask=there[:, None], other=0.0)
         k_tail = tl.load(cached + C + r[None, :], mask=there[:, None] & (r < R)[None, :], other=0.0)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        score = tl.dot(q_tail, tl.trans(k_tail), score, input_precision=PRECISION) * scale
+        score = _product(q, tl.trans(k), tl.zeros([PADDED, TOKENS], tl.float32), WIDE)
+        score = _product(q_tail, tl.trans(k_tail), score, WIDE) * scale
         score = tl.where(there[None, :], score, float("-inf"))
         higher = tl.maximum(most, tl.max(score, 1))
         p, fade = tl.exp(score - higher[:, None]), tl.exp(most - higher)
         total = total * fade + tl.sum(p, 1)
-        sums = tl.dot(p.to(k.dtype), k, sums * fade[:, None], input_precision=PRECISION)
+        sums = _product(p.to(k.dtype), k, sums * fade[:, None], WIDE)
         most = higher
     to = (row * SHARES + share) * HEADS
     tl.store(latent + (to + head[:, None]) * C + c[None, :], sums, mask=real[:, None])
     tl.store(largest + 2 * to + head, most, mask=real)
     tl.store(largest + 2 * to + HEADS + head, total, mask=real)
+
+
+@jit
+def _product(a, b, acc, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """a b + acc, acc in float32. Triton's interpreter cannot multiply bfloat16 matrices, so there they are widened."""
+    if WIDE:  # noqa: SIM108
+        acc = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
+    else:
+        acc = tl.dot(a, b, acc)
+    return acc
 
 
 def combine_twin(attended: Attended, W_V: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
@@ -275,7 +291,7 @@ def _combine(  # type: ignore[no-untyped-def]
         read = latent + (part * HEADS + head)[:, None] * C + c[None, :]
         sums += tl.sum(tl.load(read, mask=(s < SHARES)[:, None], other=0.0) * tl.exp(most - top)[:, None], 0)
     # Rounded where the twin rounds: the latent, the values, and what the gate leaves.
-    dtype = out.dtype.element_ty
+    dtype: tl.constexpr = out.dtype.element_ty
     mixed = (sums / whole).to(dtype).to(tl.float32)
     o = tl.sum(w * mixed[None, :], 1).to(dtype).to(tl.float32)
     o = o * tl.sigmoid(tl.load(gate + row * gate_row + head * V + v).to(tl.float32))

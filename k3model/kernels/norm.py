@@ -1,7 +1,7 @@
 """RMSNorm, alone and behind what comes before it in a layer: residual add and AttnRes mix, in one launch a row.
 
-`add_mix_norm` reads every candidate once from memory and once more from the cache of its multiprocessor. At 7168
-columns and 9 candidates that is 129 kB a row, little enough for one program, and a row's result needs all of it.
+`add_mix_norm` reads every candidate once from memory. At 7168 columns and 9 candidates that is 129 kB a row, little
+enough for one program, and a row's result needs all of it.
 Out of scope: which candidates there are (`k3model/attn_res.py`).
 """
 
@@ -13,9 +13,10 @@ from k3model.kernels.language import gdc_launch_dependents, gdc_wait, jit, launc
 from k3model.pointwise import rms_norm as torch_rms_norm
 from k3model.pointwise import wide
 
-#: Columns of one tile of the snapshots; 7168 is seven of them.
-CHUNK = 1024
+#: Sixteen values of every candidate a thread in the widest rows.
 WARPS = 16
+#: Snapshots that fit into registers beside everything else; more are read a second time, from the cache.
+KEPT = 4
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, pdl: bool = False) -> torch.Tensor:
@@ -89,8 +90,8 @@ def add_mix_norm(
     _add_mix_norm[(n,)](
         bank, first, second, weight if direction is None else direction, weight, out,
         bank.stride(0), bank.stride(1), first.stride(-2), second.stride(-2), top, eps,
-        SIZE=size, SNAPSHOTS=snapshots, PADDED=power_of_two(max(snapshots, 1)), ADDENDS=len(addends), EMPTY=empty,
-        BLOCK=block, CHUNK=min(block, CHUNK), num_warps=_warps(block), **launch(pdl),
+        SIZE=size, SNAPSHOTS=snapshots, LEVELS=max(snapshots - 1, 0).bit_length(), ADDENDS=len(addends),
+        EMPTY=empty, KEPT=KEPT, BLOCK=block, num_warps=_warps(block), **launch(pdl),
     )  # fmt: skip
     return out
 
@@ -99,53 +100,93 @@ def add_mix_norm(
 def _add_mix_norm(  # type: ignore[no-untyped-def]
     bank, first, second, direction, weight, out,
     bank_row, bank_n, first_n, second_n, top, eps,
-    SIZE: tl.constexpr, SNAPSHOTS: tl.constexpr, PADDED: tl.constexpr, ADDENDS: tl.constexpr, EMPTY: tl.constexpr,
-    BLOCK: tl.constexpr, CHUNK: tl.constexpr, PDL: tl.constexpr,
+    SIZE: tl.constexpr, SNAPSHOTS: tl.constexpr, LEVELS: tl.constexpr, ADDENDS: tl.constexpr, EMPTY: tl.constexpr,
+    KEPT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    """Every candidate is asked for before the first is used. Up to KEPT stay in registers, more are read again."""
     n, col = tl.program_id(0), tl.arange(0, BLOCK)
-    inside, dtype = col < SIZE, out.dtype.element_ty
-    w = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
+    inside = col < SIZE
+    dtype: tl.constexpr = out.dtype.element_ty
     d = tl.load(direction + col, mask=inside, other=0.0).to(tl.float32)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     here = bank + top * bank_row + n * bank_n + col
+    candidates = ()
+    for s in tl.static_range(SNAPSHOTS):
+        candidates = candidates + (tl.load(bank + s * bank_row + n * bank_n + col, mask=inside, other=0.0),)  # noqa: RUF005
     # Rounded to the bank's dtype wherever the twin rounds.
-    p = tl.zeros([BLOCK], tl.float32) if EMPTY else tl.load(here, mask=inside, other=0.0).to(tl.float32)
+    p = tl.zeros([BLOCK], dtype) if EMPTY else tl.load(here, mask=inside, other=0.0)
     if ADDENDS > 0:
-        a = tl.load(first + n * first_n + col, mask=inside, other=0.0).to(tl.float32)
+        a = tl.load(first + n * first_n + col, mask=inside, other=0.0)
         if ADDENDS > 1:
-            b = tl.load(second + n * second_n + col, mask=inside, other=0.0).to(tl.float32)
-            a = (a + b).to(dtype).to(tl.float32)
-        p = (p + a).to(dtype).to(tl.float32)
-        tl.store(here, p.to(dtype), mask=inside)
-    mixed = p
+            b = tl.load(second + n * second_n + col, mask=inside, other=0.0)
+            a = (a.to(tl.float32) + b.to(tl.float32)).to(dtype)
+        p = (p.to(tl.float32) + a.to(tl.float32)).to(dtype)
+        tl.store(here, p, mask=inside)
+    mixed = p.to(tl.float32)
     if SNAPSHOTS > 0:
-        # Scores of the snapshots: sums are kept per column until the end, so that no load waits for a reduction.
-        k = tl.arange(0, PADDED)
-        dots = tl.zeros([PADDED, CHUNK], tl.float32)
-        squares = tl.zeros([PADDED, CHUNK], tl.float32)
-        for start in tl.static_range(0, SIZE, CHUNK):
-            c = start + tl.arange(0, CHUNK)
-            at = bank + k[:, None] * bank_row + n * bank_n + c[None, :]
-            v = tl.load(at, mask=(k < SNAPSHOTS)[:, None] & (c < SIZE)[None, :], other=0.0).to(tl.float32)
-            dots += v * tl.load(direction + c, mask=c < SIZE, other=0.0).to(tl.float32)[None, :]
-            squares += v * v
-        score = tl.sum(dots, 1) * tl.rsqrt(tl.sum(squares, 1) / SIZE + eps)
-        score = tl.where(k < SNAPSHOTS, score, float("-inf"))
-        score_p = tl.sum(p * d, 0) * tl.rsqrt(tl.sum(p * p, 0) / SIZE + eps)
-        largest = tl.maximum(tl.max(score, 0), score_p)
-        e, e_p = tl.exp(score - largest), tl.exp(score_p - largest)
-        share = 1.0 / (tl.sum(e, 0) + e_p)
-        mixed = p * (e_p * share)
+        # One reduction over the threads for all sums: they lie side by side in every thread, before and after it.
+        own = _apart(tl.sum(tl.join(_by_thread(mixed * d, BLOCK), _by_thread(mixed * mixed, BLOCK)), 0), 1)
+        sums = ()
         for s in tl.static_range(SNAPSHOTS):
-            v = tl.load(bank + s * bank_row + n * bank_n + col, mask=inside, other=0.0).to(tl.float32)
-            mixed += v * (tl.sum(tl.where(k == s, e, 0.0), 0) * share)
-        mixed = mixed.to(dtype).to(tl.float32)
+            v = candidates[s].to(tl.float32)
+            sums = sums + (_by_thread(v * d, BLOCK), _by_thread(v * v, BLOCK))  # noqa: RUF005
+        for _ in tl.static_range((2 << LEVELS) - 2 * SNAPSHOTS):
+            sums = sums + (tl.zeros([BLOCK // 16], tl.float32),)  # noqa: RUF005
+        totals = own + _apart(tl.sum(_together(sums, LEVELS + 1), 0), LEVELS + 1)
+        scores = ()
+        for s in tl.static_range(SNAPSHOTS + 1):
+            scores = scores + (totals[2 * s] * tl.rsqrt(totals[2 * s + 1] / SIZE + eps),)  # noqa: RUF005
+        largest = scores[0]
+        for s in tl.static_range(SNAPSHOTS):
+            largest = tl.maximum(largest, scores[s + 1])
+        whole = tl.exp(scores[0] - largest)
+        mixed = mixed * whole
+        for s in tl.static_range(SNAPSHOTS):
+            e = tl.exp(scores[s + 1] - largest)
+            whole += e
+            v = candidates[s]
+            if SNAPSHOTS > KEPT:
+                v = tl.load(bank + s * bank_row + n * bank_n + col, mask=inside, other=0.0)
+            mixed += v.to(tl.float32) * e
+        mixed = (mixed / whole).to(dtype).to(tl.float32)
+    w = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(mixed * mixed, 0) / SIZE + eps)
     tl.store(out + n * SIZE + col, (mixed * scale * w).to(dtype), mask=inside)
 
 
+@jit
+def _by_thread(products, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sums of twice eight columns: in the widest rows those that one thread holds."""
+    return tl.sum(tl.sum(tl.reshape(products, [2, BLOCK // 16, 8]), 2), 0)
+
+
+@jit
+def _together(parts, LEVELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """2^LEVELS tensors as one with LEVELS further dimensions of two."""
+    for level in tl.static_range(LEVELS):
+        joined = ()
+        for i in tl.static_range(1 << (LEVELS - 1 - level)):
+            joined = joined + (tl.join(parts[i], parts[i + (1 << (LEVELS - 1 - level))]),)  # noqa: RUF005
+        parts = joined
+    return parts[0]
+
+
+@jit
+def _apart(whole, LEVELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The way back."""
+    parts = (whole,)
+    for level in tl.static_range(LEVELS):
+        lows, highs = (), ()
+        for i in tl.static_range(1 << level):
+            low, high = tl.split(parts[i])
+            lows = lows + (low,)  # noqa: RUF005
+            highs = highs + (high,)  # noqa: RUF005
+        parts = lows + highs
+    return parts
+
+
 def _warps(block: int) -> int:
-    """Sixteen values a thread in the widest rows, one warp in the narrowest."""
+    """One warp in the narrowest rows."""
     return max(1, min(WARPS, block // 256))

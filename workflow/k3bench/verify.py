@@ -37,7 +37,10 @@ PACKAGES = ("torch", "triton", "numpy", "nvidia-cublas-cu12", "nvidia-cublas", "
 #: Real head dims in a model so small that every probe is quick; asked beside the recipe's own preset on a GPU.
 QUICK = "small"
 #: Options that mean the same in every preset.
-SWITCHES = ("variant", "state_pool", "staging_repack", "kda_weights", "kv_cache", "latent_rms_eps", "page_tokens")
+SWITCHES = (
+    "variant", "kernels", "pdl", "state_pool", "staging_repack", "kda_weights", "kv_cache", "expert_weights",
+    "latent_rms_eps", "page_tokens",
+)  # fmt: skip
 #: Presets too deep to probe fork by fork, and the shorter one with the same shapes.
 STANDS_FOR = {"rank-93": "block-12", "share-93": "share-12"}
 #: The same for a distributed model: heads enough for sixteen ranks, and what makes it distributed.
