@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from campaigns import noisy, plan, points
 from k3bench.compare.campaign import campaign, noise_record
 from k3bench.errors import StatisticsError
 from k3bench.records.comparison import Comparison
-from k3bench.records.measurement import Check
+from k3bench.records.measurement import Check, Measurement
 
 
 def test_a_real_improvement_is_called_with_its_size_and_agreement() -> None:
@@ -174,6 +175,56 @@ def test_restated_metrics_are_found_from_the_data_and_are_no_witnesses() -> None
     assert {m.metric: m.restates for m in seen.other_metrics}["itl_median_ms"] == "tpot_median_ms"
     assert not {"itl_median_ms", "tps_user"} & set(seen.witnesses.corroborating)
     assert seen.witnesses.n_replications == 2
+
+
+def _with(rows: list[Measurement], **metrics: Callable[[float], float]) -> list[Measurement]:
+    """The same runs with metrics made from their TPOT."""
+    made = [{name: of(row.metrics["tpot_median_ms"]) for name, of in metrics.items()} for row in rows]
+    return [r.model_copy(update={"metrics": {**r.metrics, **m}}) for r, m in zip(rows, made, strict=True)]
+
+
+ITL = "itl = stream_interval x tpot"
+
+
+def test_an_itl_that_goes_its_own_way_is_no_restatement() -> None:
+    """Ten times TPOT on average, the same change, noise of the same size but of its own: the data contradict it."""
+    of, rng = plan(), np.random.default_rng(3)
+    rows = points(of, noisy(-0.30, sd=0.01))
+    arm = {"before": 1.0, "after": 0.7}
+    metrics = [{**r.metrics} for r in rows]
+    for row, found in zip(rows, metrics, strict=True):
+        own = 10 * (13 + row.name.level) * (1.0 if row.zero_change else arm[row.name.arm])
+        found["itl_median_ms"], found["itl_mean_ms"] = (own * math.exp(rng.normal(0.0, 0.01)) for _ in range(2))
+    planted = [r.model_copy(update={"metrics": m}) for r, m in zip(rows, metrics, strict=True)]
+    seen = campaign(of, planted).witnesses
+    assert seen is not None
+    assert not {"itl_median_ms", "itl_mean_ms"} & {r.metric for r in seen.restatements}
+    assert seen.contradicted == (ITL,)
+    assert not {"itl_median_ms", "itl_mean_ms"} & set(seen.corroborating)
+
+
+def test_on_a_busy_machine_the_mean_gap_shows_what_the_median_gap_hides() -> None:
+    """Stalls scatter the median gap about ten TPOT: no restatement by itself, and still none that speaks twice."""
+    of, rng = plan(), np.random.default_rng(4)
+    rows = points(of, noisy(-0.04))
+    stalled = _with(rows, itl_mean_ms=lambda t: 10 * t, itl_median_ms=lambda t: 9.5 * t * math.exp(rng.normal(0, 0.01)))
+    seen = campaign(of, stalled).witnesses
+    assert seen is not None
+    exact = {r.concurrency: r for r in seen.restatements if r.metric == "itl_mean_ms"}
+    assert set(exact) == set(of.recipe.workload.levels)
+    assert all(r.kind == "exact_ratio" and r.factor == pytest.approx(10.0) and r.declared for r in exact.values())
+    assert "itl_median_ms" not in {r.metric for r in seen.restatements}
+    assert seen.contradicted == ()
+    assert "itl_median_ms" not in seen.corroborating
+
+
+def test_chunks_of_another_size_than_the_recipe_says_contradict_it() -> None:
+    """A server that streams every token although ten were asked for: ITL restates TPOT, but not ten times."""
+    of = plan()
+    seen = campaign(of, _with(points(of, noisy()), itl_mean_ms=lambda t: t)).witnesses
+    assert seen is not None
+    assert {r.factor for r in seen.restatements if r.metric == "itl_mean_ms"} == {1.0}
+    assert seen.contradicted == (ITL,)
 
 
 def test_levels_that_move_together_count_as_one() -> None:

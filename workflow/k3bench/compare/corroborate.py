@@ -17,6 +17,9 @@ from k3bench.metrics import IDENTITIES
 from k3bench.records.comparison import LevelCorrelation, LevelResult, MetricResult, Restatement, Witnesses
 
 CALLED = ("improvement", "regression")
+CHUNK_MEAN = "itl_mean_ms"
+#: A factor that is further from the stream interval than this is another factor.
+MAX_FACTOR_OFF = 0.05
 
 
 def restatements(table: RunTable, headline: int, real: list[int]) -> list[Restatement]:
@@ -54,14 +57,20 @@ def _rows_at(table: RunTable, level: int, real: list[int]) -> tuple[Floats, np.n
 
 
 def contradicted(table: RunTable, found: Sequence[Restatement]) -> tuple[str, ...]:
-    """Declared identities between metrics of this campaign that the data do not show at any level."""
-    seen = {frozenset((r.metric, r.of)) for r in found}
-    groups = _chains(seen)
-    return tuple(
-        text
-        for a, b, text in IDENTITIES
-        if a in table.metrics and b in table.metrics and not any({a, b} <= group for group in groups)
-    )
+    """Declared identities of this campaign's metrics that the data do not show at any level, or show otherwise."""
+    groups = _chains({frozenset((r.metric, r.of)) for r in found})
+    asked = [(a, b, text) for a, b, text in IDENTITIES if a in table.metrics and b in table.metrics]
+    shown = {text for a, b, text in asked if any({a, b} <= group for group in groups)}
+    interval = table.plan.recipe.workload.stream_interval
+    shown -= {text for a, b, text in asked for r in found if (r.metric, r.of) == (a, b) and _off(r, interval)}
+    return tuple(dict.fromkeys(text for _, _, text in asked if text not in shown))
+
+
+def _off(row: Restatement, stream_interval: int) -> bool:
+    """Chunks of another size than the recipe asked for. Only a mean gap can tell: medians lean away from stalls."""
+    if row.metric != CHUNK_MEAN or row.factor is None:
+        return False
+    return abs(row.factor / stream_interval - 1.0) > MAX_FACTOR_OFF
 
 
 def _chains(links: set[frozenset[str]]) -> list[set[str]]:

@@ -56,6 +56,7 @@ LABEL = {
     "tpot_median_ms": "TPOT",
     "ttft_median_ms": "TTFT",
     "itl_median_ms": "ITL",
+    "itl_mean_ms": "mean ITL",
     "step_p99_ms": "step p99",
     "tps_user": "tokens/s per user",
     "output_tok_s": "output throughput",
