@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -65,6 +67,43 @@ def serve() -> Iterator[Callable[[web.Application], str]]:
     yield start
     for server in servers:
         server.stop()
+
+
+def _answer_with(pieces: list[bytes]) -> type[socketserver.StreamRequestHandler]:
+    class Answer(socketserver.StreamRequestHandler):
+        """The same bytes for every request on the connection, which closes unless they are a whole answer."""
+
+        disable_nagle_algorithm = True
+
+        def handle(self) -> None:
+            while head := list(iter(self.rfile.readline, b"\r\n" if self.rfile.peek(1) else b"")):
+                length = next(int(line[15:]) for line in head if line.lower().startswith(b"content-length:"))
+                self.rfile.read(length)
+                for piece in pieces:
+                    self.wfile.write(piece)
+                    time.sleep(0.0005)
+                if not b"".join(pieces).endswith(b"0\r\n\r\n"):
+                    return
+
+    return Answer
+
+
+@pytest.fixture
+def send_raw() -> Iterator[Callable[[list[bytes]], str]]:
+    """A server that answers every request with these pieces, byte for byte; returns its base address."""
+    servers: list[socketserver.ThreadingTCPServer] = []
+
+    def start(pieces: list[bytes]) -> str:
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _answer_with(pieces))
+        server.daemon_threads = True
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture

@@ -90,6 +90,45 @@ def test_chunks_of_a_stream_interval_make_itl_a_multiple_of_tpot(
     assert 5 < values["itl_median_ms"] / values["tpot_median_ms"] < 20
 
 
+def test_chunks_are_stamped_when_they_arrive_and_not_when_they_are_read(
+    serve: Callable[..., str], load: Callable[..., LoadResult]
+) -> None:
+    """Chunks wait to be understood together; were they stamped then, a stream would seem to come at one instant."""
+    url = serve(ReferenceServer(Manner(pace_ms=10.0, ttft_ms=4.0)).app())
+    for request in load(url, concurrency=2).requests:
+        assert request.chunk_tokens == (1,) * 24
+        assert all(sent <= seen for sent, seen in zip(request.server_ns, request.chunk_ns, strict=True))
+        span_ns = request.server_ns[-1] - request.server_ns[0]
+        assert request.chunk_ns[-1] - request.chunk_ns[0] > span_ns / 2
+
+
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+_END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+_EVENT = b'data: {"choices":[{"index":0,"text":" tok","finish_reason":"length"}]}\n\n'
+_CHUNK = b"%x\r\n%b\r\n" % (len(_EVENT), _EVENT)
+
+
+@pytest.mark.parametrize("ending", [b"", b"0\r\n", b"0\r\n\r", b"5\r\nda"])
+def test_an_answer_that_breaks_off_keeps_what_had_arrived(
+    ending: bytes, send_raw: Callable[..., str], load: Callable[..., LoadResult]
+) -> None:
+    """Three chunks and a connection that closes, wherever in the framing: three stamps, and no end."""
+    (found,) = load(send_raw([_HEAD + _CHUNK, _CHUNK, _CHUNK + ending]), concurrency=1, counted=1).requests
+    assert len(found.chunk_ns) == 3
+    assert found.error is not None
+    assert found.error.kind == "closed_early"
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+def test_an_answer_is_the_same_however_its_bytes_are_cut(
+    size: int, send_raw: Callable[..., str], load: Callable[..., LoadResult]
+) -> None:
+    """Pieces of any size, three requests on one connection: every chunk once, and no waiting for more."""
+    whole = _HEAD + 5 * _CHUNK + _END
+    result = load(send_raw([whole[i : i + size] for i in range(0, len(whole), size)]), concurrency=1, counted=3)
+    assert [(r.error, r.done, r.chunk_chars) for r in result.requests] == [(None, True, (4,) * 5)] * 3
+
+
 def test_a_calibration_refuses_the_levels_at_which_the_client_is_the_bottleneck(
     serve: Callable[..., str], load: Callable[..., LoadResult]
 ) -> None:

@@ -35,6 +35,7 @@ CAUGHT = {
     "role_then_nothing": ("chat", "output_length_exact", "no_output"),
     "error_event": ("completions", "no_error_event", "error_event"),
     "garbage": ("completions", "streams_well_formed", "garbage"),
+    "garbage_then_nothing": ("completions", "streams_well_formed", "garbage"),
     "html": ("completions", "streams_well_formed", "garbage"),
     "giant_final": ("completions", "chunks_even", "giant_chunk"),
     "one_chunk": ("completions", "chunks_even", "giant_chunk"),

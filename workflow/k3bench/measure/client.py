@@ -12,7 +12,7 @@ import gc
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -31,7 +31,8 @@ Told = Callable[[int, int], None]
 class LoadResult:
     """Every planned request in order of worker and turn, and what the client itself took for them."""
 
-    requests: tuple[Request, ...]
+    #: Not in the repr: asyncio makes one of the task's result, twice, while it puts the signal handler back.
+    requests: tuple[Request, ...] = field(repr=False)
     wall_s: float
     client_cpu_s: float
 
@@ -116,7 +117,6 @@ async def _all(workers: list[Coroutine[Any, Any, list[Recording]]]) -> list[list
 def _no_garbage_collection() -> Iterator[None]:
     """A collection inside a load would be a stall in the server's numbers."""
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

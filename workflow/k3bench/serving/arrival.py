@@ -16,7 +16,7 @@ import aiohttp
 
 Take = Callable[[bytes, int], None]
 #: Pieces that may wait to be read. More would save little and hold up the stamps of other streams while they are read.
-WAITING_PIECES = 16
+WAITING_PIECES = 32
 #: Nor does any piece wait longer than this, so that what is wrong with it is soon known.
 WAITING_S = 0.5
 #: A larger piece is read at once: what waits stays small.

@@ -153,6 +153,13 @@ class FaultyServer(ReferenceServer):
         await response.write(b"data: {broken\n\n")
         return response
 
+    async def garbage_then_nothing(self, request: web.Request, ask: Ask) -> web.StreamResponse:
+        """A whole event that is none, and then silence: known for what it is long before the time is up."""
+        response = await self.open_stream(request)
+        await response.write(event({"choices": "none"}))
+        await asyncio.sleep(3600)
+        return response
+
     async def html(self, request: web.Request, ask: Ask) -> web.StreamResponse:
         return web.Response(text="<html>\n<h1>It works!</h1>\n</html>\n", content_type="text/html")
 
