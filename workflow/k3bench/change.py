@@ -68,6 +68,14 @@ def declared(recipe: Recipe) -> tuple[str, ...]:
     return (*_differing(left, right), *_code_declared(recipe.build_of("before"), recipe.build_of("after")))
 
 
+def undeclared(recipe: Recipe) -> tuple[str, ...]:
+    """What the recipe's own arms differ in beyond its `declared_change`: known before anything is built."""
+    if recipe.declared_change is None:
+        return ()
+    named = declared(recipe.model_copy(update={"declared_change": None}))
+    return tuple(field for field in named if field not in recipe.declared_change)
+
+
 def _of_arm(arm: ArmSpec) -> dict[str, str]:
     """What only the recipe knows of an arm: arguments, address, and what else an engine lets it say."""
     return dict(_flat(arm.model_dump(mode="json", exclude=set(_BY_BUILD))))

@@ -36,19 +36,49 @@ class Source:
 
 def resolve(spec: GitBuild, *, base: Path, mirrors: Path, where: str) -> Source:
     """The full commit that the ref names now. Raises `BuildError`, also for uncommitted changes nobody declared."""
-    remote = re.match(r"[a-z+]+://|[^/]+@[^/:]+:", spec.repository)
+    remote = is_remote(spec.repository)
     repository = _mirror(spec.repository, mirrors, where) if remote else (base / spec.repository)
     if not repository.is_dir():
         fix = "name a folder with a git repository, or an https or ssh address"
         raise BuildError("there is no repository", where=f"{where}: {repository}", fix=fix)
     try:
-        commit = git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{spec.ref}^{{commit}}")
+        commit = git(repository, *resolve_words(spec.ref))
     except BuildError:
         raise BuildError(
             f"{spec.ref!r} names no commit of {spec.repository}", where=where, fix=f"choose from: {_refs(repository)}"
         ) from None
     changes = b"" if remote else _uncommitted(spec, repository, commit, where)
     return Source(repository, commit, changes)
+
+
+def is_remote(repository: str) -> bool:
+    """An address rather than a folder."""
+    return re.match(r"[a-z+]+://|[^/]+@[^/:]+:", repository) is not None
+
+
+def mirror_of(address: str, mirrors: Path) -> Path:
+    """Where the copy of a remote repository lies."""
+    return mirrors / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.git"
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    """Git in a folder, without hooks and helpers."""
+    return ["git", *_SAFE, "-C", str(folder), *words]
+
+
+def clone_words(address: str, folder: Path) -> tuple[str, ...]:
+    """A bare copy of everything."""
+    return ("clone", "--quiet", "--mirror", "--", address, str(folder))
+
+
+def resolve_words(ref: str) -> tuple[str, ...]:
+    """The commit that a ref names."""
+    return ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+
+
+def checkout_words(tree: Path, commit: str) -> tuple[str, ...]:
+    """A work tree of its own."""
+    return ("worktree", "add", "--quiet", "--force", "--detach", str(tree.absolute()), commit)
 
 
 def _refs(repository: Path) -> str:
@@ -61,13 +91,13 @@ def _refs(repository: Path) -> str:
 
 def _mirror(address: str, mirrors: Path, where: str) -> Path:
     """A bare copy of a remote repository, fetched anew each time a ref is resolved."""
-    folder = mirrors / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.git"
+    folder = mirror_of(address, mirrors)
     try:
         if (folder / "HEAD").exists():
             git(folder, "remote", "update", "--prune", limit_s=_FETCH_LIMIT_S)
         else:
             mirrors.mkdir(parents=True, exist_ok=True)
-            git(mirrors, "clone", "--quiet", "--mirror", "--", address, str(folder), limit_s=_FETCH_LIMIT_S)
+            git(mirrors, *clone_words(address, folder), limit_s=_FETCH_LIMIT_S)
     except BuildError as error:
         fix = "check the address and that this machine may read it; a path to a clone works too"
         raise BuildError(f"cannot fetch the repository: {error.what}", where=f"{where}: {address}", fix=fix) from None
@@ -111,7 +141,7 @@ def _sources() -> tuple[str, ...]:
 def work_tree(source: Source, tree: Path) -> None:
     """Check the commit out into a folder of its own; the repository's own checkout is not touched."""
     git(source.repository, "worktree", "prune")
-    git(source.repository, "worktree", "add", "--quiet", "--force", "--detach", str(tree.absolute()), source.commit)
+    git(source.repository, *checkout_words(tree, source.commit))
 
 
 def apply(tree: Path, patch: Path, *, where: str) -> None:
@@ -200,7 +230,7 @@ def _run(folder: Path, words: tuple[str, ...], *, env: Mapping[str, str] | None 
     quiet = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            ["git", *_SAFE, "-C", str(folder), *words],
+            command(folder, *words),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=True,

@@ -96,13 +96,15 @@ def _add_build(verbs: Verbs) -> None:
         "Make both arms of a build pair runnable, refuse what nobody declared, and record what they are.",
         "k3bench build results/laptop/plan.json p1",
         "k3bench build results/laptop/plan.json p1/before --out results/laptop/builds/p1/before.json",
+        "k3bench build recipes/gb300-tep16-pr17103.yaml --dry-run     every job and command, nothing done",
     )
     verb.add_argument("plan", type=Path)
-    verb.add_argument("pair", metavar="PAIR[/ARM]")
+    verb.add_argument("pair", metavar="PAIR[/ARM]", nargs="?", help="left out with --dry-run: all of them")
     verb.add_argument(
         "--executor", choices=("here", "debug", "local", "slurm"), default="local", help="of build_where: job"
     )
     verb.add_argument("--out", type=Path, help="of one arm; default: builds/PAIR/ARM.json beside the plan")
+    verb.add_argument("-n", "--dry-run", action="store_true", help="print every job and command; takes a recipe too")
     verb.set_defaults(run=_build)
 
 
@@ -110,6 +112,13 @@ def _build(args: argparse.Namespace) -> None:
     from k3bench.build.command import ARMS, build, in_words
     from k3bench.store import write_record
 
+    if args.dry_run:
+        from k3bench.build.dry_run import dry_run
+
+        print("\n".join(dry_run(*_plan_and_folder(args.plan), args.pair)))
+        return
+    if args.pair is None:
+        raise RecordError("which build pair?", where=str(args.plan), fix="write PAIR or PAIR/ARM, e.g. p1")
     pair, arm = args.pair, None
     if "/" in pair or args.out:
         pair, arm = _two_names(args.pair, "PAIR/ARM, e.g. p1/before")

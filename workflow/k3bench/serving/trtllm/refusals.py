@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from k3bench.change import undeclared
 from k3bench.errors import RecipeError
 from k3bench.records.measurement import Arm
 from k3bench.records.recipe import Recipe
@@ -46,6 +47,9 @@ def problems(recipe: Recipe) -> Iterator[Problem]:
         yield (*HERE, "config"), problem, cure
     for arm in ARMS:
         yield from _arm(recipe, listed, arm)
+    if others := undeclared(recipe):
+        problem = f"the arms differ in {', '.join(others)}, which declared_change does not name"
+        yield ("declared_change",), problem, "make the arms alike in it, or declare it: it is part of the answer"
 
 
 def _arm(recipe: Recipe, listed: Known, arm: Arm) -> Iterator[Problem]:
