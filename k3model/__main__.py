@@ -13,7 +13,7 @@ from typing import Any
 
 from k3model.config import PRESETS, K3Config, preset
 from k3model.errors import K3ModelError
-from k3model.policy import POLICIES, policy
+from k3model.policy import POLICIES, policy, tables
 
 EXAMPLES = """examples:
   python -m k3model nano --device cpu --tokens 16
@@ -35,7 +35,8 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("preset", help=f"one of: {', '.join(PRESETS)}")
     out.add_argument("--device", default="cpu", help="cpu, cuda or cuda:<index> (default: cpu)")
-    out.add_argument("--policy", default="before", help=f"one of: {', '.join(POLICIES)} (default: before)")
+    choices = ", ".join((*POLICIES, *tables()))
+    out.add_argument("--policy", default="before", help=f"one of: {choices} (default: before)")
     out.add_argument("--tokens", type=int, default=16, help="tokens to choose per row (default: 16)")
     out.add_argument("--batch", type=int, default=1, help="rows decoded together (default: 1)")
     out.add_argument("--prompt", type=int, default=4, help="length of the seeded random prompt (default: 4)")
@@ -83,7 +84,7 @@ def _print_tokens(config: K3Config, arguments: argparse.Namespace) -> None:
     from k3model.collectives import join_ranks, leave_ranks
     from k3model.decode import build, checked_device
 
-    chosen = policy(arguments.policy)
+    chosen = policy(arguments.policy, arguments.batch)
     checked_device(arguments.device)
     distributed = config.collectives == "distributed" and "WORLD_SIZE" in os.environ
     device = join_ranks(arguments.device) if distributed else arguments.device

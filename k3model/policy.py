@@ -1,11 +1,16 @@
 """Which forks are on: one frozen value in, read by every layer. Torch-free, so that recipes can name a policy.
 
-A fork is two independent groups of ops whose legs may run on two streams. Out of scope: streams, events (`streams.py`).
+A fork is two independent groups of ops whose legs may run on two streams. A table (`policies.json`) names forks for
+each batch, where the best ones differ. Out of scope: streams, events (`streams.py`).
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from k3model.errors import PolicyError
 
@@ -56,9 +61,35 @@ POLICIES: dict[str, OverlapPolicy] = {
 }
 
 
-def policy(name: str) -> OverlapPolicy:
-    """The policy of that name. Raises `PolicyError` listing the valid names."""
-    try:
-        return POLICIES[name]
-    except KeyError:
-        raise PolicyError(f"unknown policy {name!r}", fix=f"valid policies: {', '.join(POLICIES)}") from None
+#: What `benchmarks/decode.py` found to be fastest, batch by batch, with its provenance.
+TABLE = Path(__file__).with_name("policies.json")
+
+
+@cache
+def tables() -> dict[str, dict[int, OverlapPolicy]]:
+    """Every table: from which batch on which forks are on."""
+    told: dict[str, Any] = json.loads(TABLE.read_text())["tables"]
+    return {
+        name: {int(batch): with_forks(f"{name}/{batch}", *forks) for batch, forks in rows.items()}
+        for name, rows in told.items()
+    }
+
+
+def policies(name: str) -> tuple[OverlapPolicy, ...]:
+    """All that a name can stand for: one policy, or a table's. Raises `PolicyError` listing the valid names."""
+    if name in POLICIES:
+        return (POLICIES[name],)
+    if name not in tables():
+        raise PolicyError(f"unknown policy {name!r}", fix=f"valid policies: {', '.join((*POLICIES, *tables()))}")
+    return tuple(tables()[name].values())
+
+
+def policy(name: str, batch: int | None = None) -> OverlapPolicy:
+    """The policy of that name; of a table the one for a batch. Raises `PolicyError` listing the valid names."""
+    found = policies(name)
+    if name in POLICIES:
+        return found[0]
+    if batch is None:
+        raise PolicyError(f"policy {name!r} depends on the batch, and none is named here", fix="name a plain policy")
+    rows = tables()[name]
+    return rows[max((at for at in rows if at <= batch), default=min(rows))]

@@ -22,7 +22,7 @@ from k3model.equivalence.forks import PRESSED, fork_probes
 from k3model.equivalence.greedy import PROMPTS, greedy_probes
 from k3model.equivalence.rig import Rig
 from k3model.equivalence.rows import Kind, Outcome, Probe, Row, failed, not_run
-from k3model.policy import FORKS, POLICIES, OverlapPolicy, policy
+from k3model.policy import FORKS, POLICIES, OverlapPolicy, policies
 
 #: Small enough to be decoded whole on a CPU; the others need a GPU even for what needs no streams.
 CPU_PRESETS = ("nano", "nano-res", "small", "small-16")
@@ -50,7 +50,7 @@ class Subject:
         return tuple({p.forks: p for p in named if len(p.forks) > 1}.values())
 
     def _own(self) -> list[OverlapPolicy]:
-        return [policy(name) for name in self.policies]
+        return [policy for name in self.policies for policy in policies(name)]
 
 
 def probe_rows(
@@ -74,8 +74,8 @@ def probe_rows(
         say(f"{row.preset} {row.kind} {row.policy} batch {row.batch}: {row.what}: {row.status} {row.reason}")
         yield row
     for (kind, what), probes in waiting.items():
-        policies = ", ".join(dict.fromkeys(probe.policy for probe in probes))
-        yield Row(kind, "not_run", what, subject.preset, None, policies, NO_CUDA)
+        named = ", ".join(dict.fromkeys(probe.policy for probe in probes))
+        yield Row(kind, "not_run", what, subject.preset, None, named, NO_CUDA)
     rig.close()
     _recover()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k3model.errors import PolicyError
-from k3model.policy import FORKS, LATER_FORKS, PR_FORKS, policy, with_forks
+from k3model.policy import FORKS, LATER_FORKS, PR_FORKS, policies, policy, tables, with_forks
 
 
 def test_the_arms_differ_by_the_three_forks_of_the_change() -> None:
@@ -42,3 +42,14 @@ def test_unknown_fork_is_refused() -> None:
     """A policy cannot be built from a fork that does not exist."""
     with pytest.raises(PolicyError, match=r"unknown fork 'moe'[\s\S]*kda_staging"):
         with_forks("mine", "moe")
+
+
+def test_a_table_names_forks_for_every_batch() -> None:
+    """From a batch on; below the first row the first row; a name without a batch is refused where one is needed."""
+    rows = tables()["best-by-batch"]
+    assert policy("best-by-batch", 8) is rows[8]
+    assert policy("best-by-batch", 5) is rows[4]
+    assert set(policies("best-by-batch")) == set(rows.values())
+    assert policy("before", 8) is policy("before")
+    with pytest.raises(PolicyError, match="depends on the batch"):
+        policy("best-by-batch")

@@ -120,7 +120,8 @@ def build_files(plan: Plan) -> list[Path]:
     """
     chosen = [plan.recipe.build_of(arm) for arm in ("before", "after")]
     named = [getattr(spec, "patch", None) or getattr(spec, "path", None) for spec in chosen]
-    installed = sorted(Path("k3model").rglob("*.py")) if any(spec.kind == INSTALLED for spec in chosen) else []
+    sources = sorted(path for path in Path("k3model").rglob("*") if path.suffix in (".py", ".json"))
+    installed = sources if any(spec.kind == INSTALLED for spec in chosen) else []
     return [*installed, *sorted({Path(name) for name in named if name})]
 
 

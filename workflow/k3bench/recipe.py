@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from k3bench.errors import RecipeError
 from k3bench.records.recipe import K3MODEL, Recipe
 from k3model.config import ConfigError, preset
-from k3model.policy import PolicyError, policy
+from k3model.policy import PolicyError, policies
 
 #: A recipe is a page, not a data set.
 MAX_RECIPE_BYTES = 256 * 1024
@@ -94,7 +94,7 @@ def _unknown_to_k3model(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str, 
         return
     for arm in ("before", "after"):
         try:
-            policy(getattr(recipe.arms, arm).policy)
+            policies(getattr(recipe.arms, arm).policy)
         except PolicyError as error:
             yield ("arms", arm, "policy"), *_said(error)
     try:

@@ -100,9 +100,9 @@ def adopt(build: Build, root: Path) -> None:
 
 
 def source_digest(package: Path) -> str:
-    """sha256 over names and contents of a package's Python sources."""
+    """sha256 over names and contents of a package's sources: Python, and the JSON that decides how kernels run."""
     total = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".json")):
         total.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
     return total.hexdigest()
 

@@ -38,7 +38,7 @@ class InProcessK3:
         self.osl_tokens = recipe.workload.osl_tokens
         self.model = build_model(request)
         self.device = self.model.device.type
-        self._policies = {arm: policy(build.policy) for arm, build in request.builds.items()}
+        self._policies = {arm: build.policy for arm, build in request.builds.items()}
         self._snapshots = snapshots(self.model, request)
         self._sessions: dict[tuple[Arm, int], Decode] = {}
         self._tokens: dict[tuple[Arm, int], torch.Tensor] = {}
@@ -49,7 +49,7 @@ class InProcessK3:
 
     def _open(self, arm: Arm, level: int) -> None:
         """Every graph is captured before the first timed step; a zero-change observation captures its twin anew."""
-        session = Decode(self.model, self._policies[arm], level)
+        session = Decode(self.model, policy(self._policies[arm], level), level)
         session.restore(self._snapshots[level])
         session.capture()
         self._sessions[arm, level] = session

@@ -145,7 +145,7 @@ def run(root: Path, observation: str, arm: str, level: int, tool: str, stem: Pat
     spec = load_spec(root, observation, plan.observation(observation).allocations[0].id)
     request = EngineRequest(plan.recipe, spec.observation, spec.builds, root)
     model = build_model(request)
-    chosen = policy(spec.builds[arm].policy)  # type: ignore[index]
+    chosen = policy(spec.builds[arm].policy, level)  # type: ignore[index]
     snapshot = snapshots(model, request)[level]
     replays = min(REPLAYS, plan.recipe.workload.osl_tokens)
     plain = Decode(model, chosen, level)
