@@ -33,6 +33,8 @@ def run_campaign(recipe: Path, *, profile: str, dry_run: bool, rest: tuple[str, 
     begun = (Path("results") / name / "observations").exists()
     if asked.engine.device == "cuda" and profile != "slurm" and not dry_run and not begun:
         _need_a_gpu(recipe)
+    if asked.engine.name == "trtllm":
+        _need_a_cluster(recipe, name, profile)
     command = [
         *(sys.executable, "-m", "snakemake", "--workflow-profile", f"workflow/profiles/{profile}"),
         *(["--dry-run"] if dry_run else []),
@@ -64,6 +66,19 @@ def _need_a_gpu(recipe: Path) -> None:
             where=f"{recipe}: engine.device",
             fix="run it on a machine with a GPU or with --profile slurm; recipes/laptop.yaml runs anywhere",
         )
+
+
+def _need_a_cluster(recipe: Path, name: str, profile: str) -> None:
+    """Ranks are steps of a Slurm job, and their launcher takes some folder names apart."""
+    from k3bench.serving.trtllm.arm import check_folder
+
+    if profile != "slurm":
+        raise RecipeError(
+            "engine trtllm starts its ranks with srun",
+            where=f"{recipe}: engine.name",
+            fix="--profile slurm; `k3bench measure RECIPE --dry-run` shows every command without a cluster",
+        )
+    check_folder((Path("results") / name).absolute())
 
 
 def _take_lock(name: str) -> None:

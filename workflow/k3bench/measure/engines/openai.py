@@ -14,6 +14,7 @@ from k3bench.measure.client import LoadResult, progress
 from k3bench.measure.engine import EngineRequest, PointData, RunContext
 from k3bench.measure.load import Load, load_of
 from k3bench.metrics import BatchTimes, request_metrics
+from k3bench.records.calibration import Calibration
 from k3bench.records.measurement import Arm, Check, Restart
 from k3bench.serving.arms import ServedArm, device_of, served_arm
 from k3bench.serving.endpoint import cache_hits
@@ -40,9 +41,13 @@ class ServedOpenAI:
         self.device = device_of(request.recipe.engine)
         folder = CampaignFolder(request.folder)
         self._logs = folder.root / "logs"
-        self._calibration = calibrated(folder.calibrations, request.recipe.workload.levels)
+        self._calibration = self._calibrated(folder)
         self._servers: dict[str, Server] = {}
         self._failures: dict[str, str] = {}
+
+    def _calibrated(self, folder: CampaignFolder) -> Calibration | None:
+        """What this client adds on this host; None where another client sends."""
+        return calibrated(folder.calibrations, self._recipe.workload.levels)
 
     # --- servers
     def start(self, context: RunContext) -> None:
@@ -90,7 +95,7 @@ class ServedOpenAI:
             return self._nothing(Check(name="server_ready", ok=False, detail=str(error)))
 
     def _nothing(self, *checks: Check) -> PointData:
-        return PointData({}, (), (), checks, self._calibration.digest())
+        return PointData({}, (), (), checks, self._calibration.digest() if self._calibration else None)
 
     def _loaded(self, context: RunContext, target: Target, vocab: int) -> PointData:
         workload, planned = self._recipe.workload, load_of(self._recipe, context, target, vocab, warm_up=False)
@@ -117,11 +122,11 @@ class ServedOpenAI:
         criteria = Criteria(
             workload.osl_tokens, workload.stream_interval, validity, prompt_is_ids=target.api == "completions"
         )
-        level = self._calibration.level(context.level)
+        level = self._calibration.level(context.level) if self._calibration else None
         return (
             Check(name="server_ready", ok=True),
             *check_requests(found.requests, criteria, planned=planned, concurrency=context.level),
-            *client_checks(level, found, max_bias_pct=validity.max_client_bias_pct),
+            *(client_checks(level, found, max_bias_pct=validity.max_client_bias_pct) if level else ()),
         )
 
     def _data(self, found: LoadResult, checks: Sequence[Check]) -> PointData:
@@ -133,7 +138,7 @@ class ServedOpenAI:
             tpot_ms=tuple(t.tpot_ms for t in times if t.counted),
             raw=raw,
             checks=tuple(checks),
-            calibration=self._calibration.digest(),
+            calibration=self._calibration.digest() if self._calibration else None,
         )
 
     # --- the in-process half of the protocol

@@ -19,6 +19,7 @@ from k3bench.runnable import runnable
 from k3bench.serving.arms import ServedArm
 from k3bench.serving.process import free_port
 from k3bench.serving.trtllm.commands import LAUNCHER, Commands, Place
+from k3bench.serving.trtllm.refusals import PLAIN
 from k3bench.serving.trtllm.settings import settings, spec_of
 from k3bench.serving.trtllm.step import StepServer, refuse_outside_slurm, start_step
 from k3bench.store import CampaignFolder, write_atomic
@@ -35,11 +36,7 @@ class TrtllmArm(ServedArm):
 
     def commands(self, port: int | None = None) -> Commands:
         """Every command line of this arm. Raises `ServingError` for a folder that a launcher would take apart."""
-        if re.search(r"[\s,%:]", str(self.root)):
-            raise ServingError(
-                f"the folder {str(self.root)!r} holds a character that srun or trtllm-llmapi-launch takes apart",
-                fix="move the clone to a path without spaces, commas, colons and percent signs",
-            )
+        check_folder(self.root)
         found = settings(self.recipe, self.side, port=port)
         return Commands(
             settings=found,
@@ -101,6 +98,15 @@ def trtllm_arm(
         build=builds[arm],
         root=root.absolute(),
     )
+
+
+def check_folder(root: Path) -> None:
+    """Raises `ServingError` for a campaign's folder whose name does not survive its way to the ranks."""
+    if not PLAIN.match(str(root)) or re.search(r"[,%:]", str(root)):
+        raise ServingError(
+            f"the folder {str(root)!r} holds a character that srun or trtllm-llmapi-launch takes apart",
+            fix="move the clone to a path of letters, digits and _ . / - only",
+        )
 
 
 def step_name(log: Path) -> str:

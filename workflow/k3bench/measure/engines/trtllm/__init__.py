@@ -15,6 +15,7 @@ from k3bench.measure.engine import EngineRequest, PointData, RunContext
 from k3bench.measure.engines.openai import ServedOpenAI
 from k3bench.measure.engines.trtllm.benchmark import benchmark_words, imported, stem_of, step_of
 from k3bench.measure.load import Load, read_result
+from k3bench.records.calibration import Calibration
 from k3bench.records.measurement import Check
 from k3bench.serving.endpoint import version
 from k3bench.serving.stream import Target
@@ -22,6 +23,7 @@ from k3bench.serving.trtllm.arm import TrtllmArm
 from k3bench.serving.trtllm.commands import Commands
 from k3bench.serving.trtllm.settings import spec_of
 from k3bench.serving.trtllm.step import StepServer, refuse_outside_slurm, run_step
+from k3bench.store import CampaignFolder
 
 OWN_CLIENT = (sys.executable, "-m", "k3bench.measure.load")
 
@@ -30,9 +32,12 @@ class ServedTrtllm(ServedOpenAI):
     """Both arms of one observation; a run is one life of a server over all ranks."""
 
     def __init__(self, request: EngineRequest) -> None:
-        super().__init__(request)
         self._spec = spec_of(request.recipe)
+        super().__init__(request)
         self._scratch = request.folder.absolute() / "trtllm" / "loads"
+
+    def _calibrated(self, folder: CampaignFolder) -> Calibration | None:
+        return super()._calibrated(folder) if self._spec.client == "k3bench" else None
 
     def _commands(self, context: RunContext) -> Commands:
         arm = self._arms[context.arm]
@@ -86,7 +91,7 @@ class ServedTrtllm(ServedOpenAI):
             if status:
                 name = "warm_up_answered" if what == "warm-up" else "client_ended"
                 return self._nothing(Check(name=name, ok=False, detail=f"status {status}; see {log}"))
-        return replace(imported(self._recipe, context, out), calibration=None)
+        return imported(self._recipe, context, out)
 
 
 def open_engine(request: EngineRequest) -> ServedTrtllm:
