@@ -5,6 +5,7 @@ In: a plain sqlite path. Out: arrays and strings. Out of scope: what the tables 
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from array import array
 from collections.abc import Iterator
@@ -72,6 +73,8 @@ class Tables:
 
     def _flat_integers(self, query: str, table: str, columns: list[str]) -> array[int]:
         flat = array("q")
+        collecting = gc.isenabled()
+        gc.disable()  # rows hold integers only: the collector would walk millions of tuples to find no cycle
         try:
             cursor = self._connection.execute(query)
             progress = Progress(f"reading {table}", self._last_row(table) * len(columns))
@@ -86,6 +89,9 @@ class Tables:
             ) from None
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self.error(f"the sqlite file is damaged: {error}", _DAMAGED) from None
+        finally:
+            if collecting:
+                gc.enable()
         return flat
 
     def _last_row(self, table: str) -> int:
