@@ -12,7 +12,7 @@ from pathlib import Path
 from k3bench.errors import ServingError
 from k3bench.serving.trtllm.arm import TrtllmArm, step_name
 from k3bench.serving.trtllm.settings import spec_of
-from k3bench.serving.trtllm.step import end_step, refuse_outside_slurm, run_step
+from k3bench.serving.trtllm.slurm_step import end_step, refuse_outside_slurm, run_step
 
 #: How the task's score stands in the log; the last one counts.
 SCORE = re.compile(r"average accuracy:\s*([0-9]+(?:\.[0-9]+)?)")

@@ -1,7 +1,7 @@
 """A recipe, an arm and its build in, the arm's commands and its server's life out.
 
 The YAML file lies beside the campaign's records, the same bytes for every start. Out of scope: what the words mean
-(`settings.py`, `commands.py`), the step itself (`step.py`), load.
+(`settings.py`, `commands.py`), the step itself (`slurm_step.py`), load.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from k3bench.serving.process import free_port
 from k3bench.serving.trtllm.commands import LAUNCHER, Commands, Place
 from k3bench.serving.trtllm.refusals import PLAIN
 from k3bench.serving.trtllm.settings import settings, spec_of
-from k3bench.serving.trtllm.step import StepServer, refuse_outside_slurm, start_step
+from k3bench.serving.trtllm.slurm_step import StepServer, refuse_outside_slurm, start_step
 from k3bench.store import CampaignFolder, write_atomic
 
 

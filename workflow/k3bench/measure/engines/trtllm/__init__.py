@@ -22,7 +22,7 @@ from k3bench.serving.stream import Target
 from k3bench.serving.trtllm.arm import TrtllmArm
 from k3bench.serving.trtllm.commands import Commands
 from k3bench.serving.trtllm.settings import spec_of
-from k3bench.serving.trtllm.step import StepServer, refuse_outside_slurm, run_step
+from k3bench.serving.trtllm.slurm_step import StepServer, refuse_outside_slurm, run_step
 from k3bench.store import CampaignFolder
 
 OWN_CLIENT = (sys.executable, "-m", "k3bench.measure.load")

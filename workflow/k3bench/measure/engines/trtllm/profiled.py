@@ -21,7 +21,7 @@ from k3bench.records.residency import Collected
 from k3bench.serving.trtllm.arm import TrtllmArm, trtllm_arm
 from k3bench.serving.trtllm.commands import Commands
 from k3bench.serving.trtllm.settings import spec_of
-from k3bench.serving.trtllm.step import run_step
+from k3bench.serving.trtllm.slurm_step import run_step
 from k3bench.store import write_record
 
 if TYPE_CHECKING:
