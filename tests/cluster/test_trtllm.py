@@ -66,17 +66,18 @@ def test_a_campaign_survives_a_crash_and_a_server_that_never_gets_ready(cluster:
             {"id": "obs1", "rack": "d157", "pair": "p1", "rebuild": True},
             {"id": "obs2", "rack": "d127", "pair": "p2", "rebuild": True},
         ],
-        blocks=3, zero_change=2, trace={"tool": "nsys", "level": 1},
+        blocks=2, zero_change=1, trace={"tool": "nsys", "level": 1},
     )  # fmt: skip
     clone = make_clone(tmp_path / "clone", racks=text)
     k3bench(clone, "run", "--profile", "slurm", "recipes/racks.yaml")
     results = clone / "results/racks"
-    why = broken(results)
-    reasons = sorted(" ".join(sorted(found)) for found in why.values())
+    reasons = [" ".join(sorted(found)) for found in broken(results).values()]
     assert sorted(p.suffix for p in faults.iterdir()) == [".taken", ".taken"]
     assert len([r for r in reasons if "was not ready within 90 s" in r]) == 1
-    assert len([r for r in reasons if "the server ended with status" in r or "every_request_answered" in r]) == 1
-    assert len(points(results)) == 4 * 3 * 4 * 4
+    assert len([r for r in reasons if "the server ended with status" in r]) == 1
+    found = points(results)
+    assert len(found) == 3 * 2 * 4 * 4
+    assert sum(point.valid for point in found) >= len(found) / 2
     rows = [row for o in ("obs1", "obs2") for row in equality(results, o)]
     assert [row["status"] for row in rows] == ["pass"] * 10
     assert {row["kind"] for row in rows} == {"greedy", "control", "accuracy"}

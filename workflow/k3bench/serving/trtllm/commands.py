@@ -1,7 +1,7 @@
 """Settings and a place in, the exact command lines out: server, clients, accuracy guard, profiled server.
 
 Every line is a list of words; a shell reads one only where a container needs it, and then nothing but validated names,
-quoted by `shlex.join`, and three expansions that are written here. Out of scope: running them (`arm.py`, `step.py`).
+quoted by `shlex.join`, and the expansions that are written here. Out of scope: running them (`slurm_step.py`).
 """
 
 from __future__ import annotations
