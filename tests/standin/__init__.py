@@ -20,7 +20,7 @@ def install(folder: Path) -> Path:
     """Write the programs; returns the folder that goes first on PATH."""
     programs = folder / "bin"
     programs.mkdir(parents=True, exist_ok=True)
-    root = HERE.parents[1]
+    root = f"{HERE.parents[1]}:{HERE.parents[1] / 'workflow'}"
     for name, script in LIGHT.items():
         _write(programs / name, f'exec {sys.executable} -S -E {HERE / script} "$@"')
     for name, script in HEAVY.items():
