@@ -29,7 +29,7 @@ def test_a_block_is_measured_with_sixteen_ranks_a_server(cluster: Cluster, tmp_p
     """Four lives of a server over 4 nodes x 4 ranks, by TensorRT-LLM's own client; no step is left behind."""
     text = recipe(
         "ranks", programs(tmp_path / "standin"), largest=1, trtllm={"client": "benchmark_serving"},
-        workload={"isl_tokens": 8, "osl_tokens": 21, "levels": [1], "stream_interval": 10, "batches": 5},
+        workload={"isl_tokens": 8, "osl_tokens": 21, "levels": [1], "stream_interval": 10, "warmup_batches": 0},
         observations=[{"id": "obs1", "rack": "d157"}], blocks=1,
     )  # fmt: skip
     clone = make_clone(tmp_path / "clone", ranks=text)
