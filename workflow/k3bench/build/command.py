@@ -16,10 +16,7 @@ from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Arm
 from k3bench.records.plan import Build, Plan
 from k3bench.store import CampaignFolder, read_record, write_record
-from k3bench.submit import JobSpec, run_once
-
-#: Beside results/, so that losing one leaves the other.
-JOBS = Path(".k3/jobs")
+from k3bench.submit import JOBS, JobSpec, job_of, run_once
 
 
 def build(plan_path: Path, pair: str, *, executor: ExecutorName, arms: Iterable[Arm] = ARMS) -> dict[Arm, Build]:
@@ -67,12 +64,8 @@ def job_spec(plan: Plan, pair: str, executor: ExecutorName) -> JobSpec:
     recipe = plan.recipe
     minutes = [spec.minutes for spec in recipe.builds.values() if isinstance(spec, GitBuild)]
     rack = next(o.rack for o in plan.observations if o.pair == pair)
-    return JobSpec(
-        executor=executor,
-        time_limit_min=max([recipe.resources.minutes, *minutes]),
-        gpus_per_node=recipe.resources.gpus_per_node,
-        constraint=rack if executor == "slurm" else None,
-    )
+    one_node = {"nodes": 1, "segment": None, "minutes": max([recipe.resources.minutes, *minutes])}
+    return job_of(recipe.resources.model_copy(update=one_node), rack, executor)
 
 
 def in_words(build: Build) -> str:

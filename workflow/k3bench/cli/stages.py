@@ -373,7 +373,7 @@ def _verify(args: argparse.Namespace) -> int:
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
     if engine == "trtllm":
-        from k3bench.measure.command import JOBS
+        from k3bench.submit import JOBS
         from k3bench.verify_served.job import verify_in_jobs
 
         found = verify_in_jobs(folder.root, args.observation, jobs=JOBS, executor=args.executor)

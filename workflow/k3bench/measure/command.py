@@ -19,10 +19,8 @@ from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Allocation
 from k3bench.records.plan import Plan
 from k3bench.store import CampaignFolder, read_record, write_record
-from k3bench.submit import JobSpec, job_of, run_once
+from k3bench.submit import JOBS, JobSpec, job_of, run_once
 
-#: Beside results/, so that losing one leaves the other.
-JOBS = Path(".k3/jobs")
 #: One of many things to do: it calls its argument as soon as all that is left to it is to wait.
 Task = Callable[[Callable[[], None]], None]
 

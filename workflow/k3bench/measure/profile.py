@@ -19,7 +19,7 @@ from typing import Any
 
 from k3bench.errors import MeasureError
 from k3bench.measure.allocation import ARMS, AllocationSpec, load_spec
-from k3bench.measure.command import JOBS, job_spec
+from k3bench.measure.command import job_spec
 from k3bench.measure.profilers import PROFILERS, Profiler, Tool
 from k3bench.records.base import digest_of
 from k3bench.records.ledger import ExecutorName
@@ -28,7 +28,7 @@ from k3bench.records.plan import Plan
 from k3bench.records.residency import Collected
 from k3bench.runnable import adopt, runnable
 from k3bench.store import read_record, write_record
-from k3bench.submit import run_once
+from k3bench.submit import JOBS, run_once
 
 PROGRAM = "k3bench.measure.engines.k3model_profiled"
 _KEPT = "what is measured is kept; `trace: {tool: none}` in the recipe goes on without residency"

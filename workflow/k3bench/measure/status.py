@@ -12,11 +12,10 @@ from pathlib import Path
 
 from k3bench.errors import StoreError
 from k3bench.measure.allocation import AllocationSpec, accepted_block, load_spec
-from k3bench.measure.command import JOBS
 from k3bench.records.ledger import Attempt
 from k3bench.records.plan import Plan
 from k3bench.store import CampaignFolder, read_record
-from k3bench.submit import cancel, look
+from k3bench.submit import JOBS, cancel, look
 
 WORDS = {"intended": "starting", "submitted": "submitted", "voided": "measured again"}
 

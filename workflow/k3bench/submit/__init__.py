@@ -8,10 +8,11 @@ Out of scope: what is measured, and how the files of a campaign are named.
 """
 
 from k3bench.submit.once import Outcome, cancel, look, read_ledger, run_once
-from k3bench.submit.spec import JobSpec, job_of
+from k3bench.submit.spec import JOBS, JobSpec, job_of
 from k3bench.submit.worker import AttemptOverError, raise_if_over
 
 __all__ = [
+    "JOBS",
     "AttemptOverError",
     "JobSpec",
     "Outcome",

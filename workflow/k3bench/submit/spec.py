@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
@@ -20,6 +21,10 @@ SlurmText = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f\u20
 SlurmOption = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z0-9-]*(=[^\x00-\x1f\x7f-\x9f\u2028\u2029]*)?$")]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0)]
+
+
+#: The ledgers of a checkout, beside results/, so that losing one leaves the other.
+JOBS = Path(".k3/jobs")
 
 
 class JobSpec(Model):

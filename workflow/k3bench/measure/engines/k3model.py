@@ -7,9 +7,11 @@ time is host launch to device completion of one token for every row. Out of scop
 from __future__ import annotations
 
 import gc
+import inspect
 import itertools
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -17,14 +19,13 @@ from k3bench.errors import K3Error, MeasureError
 from k3bench.measure.engine import EngineRequest, RunContext
 from k3bench.metrics import BatchTimes
 from k3bench.records.measurement import Arm, Check, Restart
-from k3bench.runnable import same_sources
+from k3bench.runnable import same_sources, source_digest
 from k3model.cache import Snapshot
 from k3model.capture import Decode
 from k3model.config import preset
 from k3model.decode import K3, build, device_of
 from k3model.errors import K3ModelError
 from k3model.policy import policy
-from k3model.sources import source_digest
 
 
 class InProcessK3:
@@ -65,7 +66,7 @@ class InProcessK3:
         session = self._sessions[context.arm, context.level]
         session.restore(self._snapshots[context.level])
         self.model.collectives.barrier()
-        timed = time_on_device if self.device == "cuda" else _time_on_host
+        timed = time_on_device if self.device == "cuda" else time_on_host
         gc.disable()
         try:
             step_ns = timed(session.step, self.osl_tokens)
@@ -99,7 +100,7 @@ class InProcessK3:
 def open_engine(request: EngineRequest) -> InProcessK3:
     """Build the model and capture every step. Raises `MeasureError` where the machine cannot, or runs other sources."""
     for made in request.builds.values():
-        if other := same_sources(made, source_digest()):
+        if other := same_sources(made, source_digest(Path(inspect.getfile(K3)).parent)):
             fix = "remove the campaign's builds/ folder, so that it is built from what is measured"
             raise MeasureError(f"this process does not run what was built: {other}", where=made.pair, fix=fix)
     try:
@@ -149,7 +150,7 @@ def snapshots(model: K3, request: EngineRequest) -> dict[int, Snapshot]:
     return {level: Decode(model, policy("serial"), level).snapshot() for level in levels}
 
 
-def _time_on_host(step: Callable[[], None], steps: int) -> tuple[int, ...]:
+def time_on_host(step: Callable[[], None], steps: int) -> tuple[int, ...]:
     """Durations of consecutive steps by the host's monotonic clock, ns."""
     stamps = [time.perf_counter_ns()]
     for _ in range(steps):
