@@ -98,7 +98,7 @@ REFUSED = {
     "a version that is not known": (
         "version: main-50aec1cb", "version: main-ffffffff", "main-ffffffff are not known", "main-50aec1cb"),
     "a server of its own": (
-        "serving: {prompt", "serving: {command: [trtllm-serve], prompt",
+        "serving: {model", "serving: {command: [trtllm-serve], model",
         "engine trtllm starts its own server", "engine openai"),
     "a trace that needs the process": ("  tool: nsys", "  tool: kineto", "kineto cannot trace the ranks", "tool: nsys"),
 }  # fmt: skip

@@ -21,6 +21,8 @@ OPEN_FILES = 65536
 #: PATH of a bare rank behind the build's own programs.
 SYSTEM_PATH = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BENCHMARK = "tensorrt_llm.serve.scripts.benchmark_serving"
+#: Caches that ranks of one node would race for.
+PER_RANK = {"HF_MODULES_CACHE": "hf-modules", "TRITON_CACHE_DIR": "triton-cache"}
 #: What makes the ranks of a profiled server mark their steps and stop recording by themselves.
 PROFILED = {"TLLM_LLMAPI_ENABLE_NVTX": "1", "TLLM_NVTX_DEBUG": "1", "TLLM_PROFILE_RECORD_GC": "1"}
 #: Flags that trtllm-eval shares with trtllm-serve.
@@ -144,8 +146,9 @@ class Commands:
         lines = [f"ulimit -n {OPEN_FILES}"]
         if variables:
             lines.append(shlex.join(["export", *(f"{name}={value}" for name, value in sorted(variables.items()))]))
-        if "TRITON_CACHE_DIR" not in variables:
-            lines.append("export TRITON_CACHE_DIR=/tmp/triton-cache-rank${SLURM_PROCID:-0}")
+        for name, folder in PER_RANK.items():
+            if name not in variables:
+                lines.append(f"export {name}=/tmp/{folder}-rank${{SLURM_PROCID:-0}}")
         if self.place.programs:
             lines.append(f"export PATH={shlex.quote(self.place.programs)}:$PATH")
         return "; ".join([*lines, f"exec {shlex.join(program)}"])
