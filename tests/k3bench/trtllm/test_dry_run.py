@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from k3bench.cli import main
 from k3bench.records.recipe import Resources
@@ -112,6 +113,48 @@ def test_the_other_client_and_a_bare_place_are_shown_as_well(
     measured = next(line for line in clients if "--max-concurrency 4" in line and "--save-result" in line)
     assert "--num-prompts 20" in measured
     assert "--random-ids --tokenize-on-client --random-input-len 8192 --random-output-len 1024 --ignore-eos" in measured
+
+
+IMAGES = [{"kind": "image", "image": f"registry/trtllm@sha256:{letter * 64}"} for letter in "ab"]
+#: What the arms differ in: (builds, arms, declared change, what tells the after arm's server apart)
+DIFFERENT = {
+    "an image digest": (
+        {"main": IMAGES[0], "pr-17103": IMAGES[1]}, {}, ["image"], f"--container-image={IMAGES[1]['image']}"),
+    "a wheel": (
+        {"main": {"kind": "wheel", "path": "a.whl"}, "pr-17103": {"kind": "wheel", "path": "b.whl"}},
+        {}, ["wheel"], "DIGEST-OF-pr-17103/tree/tensorrt_llm/llmapi/trtllm-llmapi-launch"),
+    "a patch file": (
+        {"main": {"kind": "git", "ref": "main"}, "pr-17103": {"kind": "git", "ref": "main", "patch": "change.patch"}},
+        {}, ["patch"], "DIGEST-OF-pr-17103/tree/tensorrt_llm/llmapi/trtllm-llmapi-launch"),
+    "a variable": (
+        {}, {"environment": {"TRTLLM_ENABLE_PDL": "1"}}, ["environment.TRTLLM_ENABLE_PDL"], "TRTLLM_ENABLE_PDL=1"),
+    "a YAML key": (
+        {}, {"config": {"moe_config": {"backend": "TRTLLM"}}}, ["config.moe_config.backend"], "backend: TRTLLM"),
+    "a flag": (
+        {}, {"arguments": ["--max_batch_size", "32"]}, ["arguments"], "--max_batch_size 32 --max_num_tokens 8224"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_arms_differ_in_what_the_recipe_says(
+    what: str, folder: Path, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The difference is in the after arm's server or YAML file and nowhere in the before arm's."""
+    builds, more, declared, mark = DIFFERENT[what]
+    recipe = yaml.safe_load(RECIPE.read_text()) | {"builds": builds, "declared_change": ["policy", *declared]}
+    recipe["arms"] = {"before": {"policy": "before"}, "after": {"policy": "after"} | more}
+    for arm, name in (("before", "main"), ("after", "pr-17103")) if builds else ():
+        recipe["arms"][arm]["build"] = name
+    changed = tmp_path_factory.mktemp("changed") / RECIPE.name
+    changed.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    text = dry("measure", "obs1/alloc1", folder=folder, capsys=capsys, recipe=changed)
+    told = {"before": "", "after": ""}
+    arm = "before"
+    for line in text.splitlines():
+        arm = next((a for a in told if line.endswith(f"trtllm/{a}.yaml") or f": {a}, as {a} " in line), arm)
+        told[arm] += line + "\n"
+    assert mark in told["after"]
+    assert mark not in told["before"]
 
 
 AWKWARD = {"A": "x,y=z", "PATHS": "/a:/b", "EMPTY": "", "TILDE": "~/x"}

@@ -68,6 +68,12 @@ REFUSED = {
         "TP 8 does not use the 4 nodes x 4 GPUs", "tp_size: 16"),
     "nodes that do not hold TP": (
         "nodes: 4, gpus_per_node: 4", "nodes: 2, gpus_per_node: 4", "16 expert-parallel ranks do not divide TP 8", "8"),
+    "one flag under two words": (
+        "max_batch_size: 16, trust", "tp_size: 16, tensor_parallel_size: 16, max_batch_size: 16, trust",
+        "flag --tensor_parallel_size is given twice", "keep one"),
+    "a batch that the YAML file makes smaller": (
+        "      enable_attention_dp: false", "      enable_attention_dp: false\n      max_batch_size: 4",
+        "level 8 exceeds max_batch_size 4", "raise it"),
     "a level beyond the batch": (
         "max_batch_size: 16, trust", "max_batch_size: 4, trust", "level 8 exceeds max_batch_size 4", "raise it"),
     "a context that is too short": (

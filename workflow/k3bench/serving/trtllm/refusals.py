@@ -68,6 +68,9 @@ def _arm(recipe: Recipe, listed: Known, arm: Arm) -> Iterator[Problem]:
 
 
 def _flags(flags: Mapping[str, Any], listed: Known, at: tuple[str, ...]) -> Iterator[Problem]:
+    own = [listed.flags[word][0] for word in flags if word in listed.flags]
+    for name in {name for name in own if own.count(name) > 1}:
+        yield at, f"flag --{name} is given twice, under two of its words", "keep one of them"
     for word, value in flags.items():
         problem = listed.flag_problem(word, value)
         if problem is not None:
@@ -121,7 +124,7 @@ def _variables(environment: Mapping[str, str], at: tuple[str, ...]) -> Iterator[
 
 # --- what does not fit the machine or the workload
 def _shape(recipe: Recipe, found: Settings) -> Iterator[Problem]:
-    size, work, flags, config = recipe.resources, recipe.workload, found.flags, found.config
+    size, work, config = recipe.resources, recipe.workload, found.config
     gpus = size.nodes * size.gpus_per_node
     tp, ep = _size(found, "tensor_parallel_size", 1), _size(found, "moe_expert_parallel_size", None)
     cp = _size(found, "context_parallel_size", 1)
@@ -131,7 +134,7 @@ def _shape(recipe: Recipe, found: Settings) -> Iterator[Problem]:
         yield ("resources",), problem, cure
     if ep is not None and tp % ep:
         yield HERE, f"{ep} expert-parallel ranks do not divide TP {tp}", f"moe_expert_parallel_size: {tp}"
-    batch, longest = int(flags["max_batch_size"]), int(flags["max_seq_len"])
+    batch, longest = int(_size(found, "max_batch_size", 0)), int(_size(found, "max_seq_len", 0))
     if max(work.levels) > batch:
         yield HERE, f"level {max(work.levels)} exceeds max_batch_size {batch}: requests would queue", "raise it"
     if work.isl_tokens + work.osl_tokens > longest:
