@@ -6,14 +6,14 @@ Out of scope: results (`k3bench show`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from k3bench.errors import StoreError
 from k3bench.measure.allocation import AllocationSpec, accepted_block, load_spec
 from k3bench.records.ledger import Attempt
-from k3bench.records.plan import Plan
+from k3bench.records.plan import Plan, PlannedObservation
 from k3bench.store import CampaignFolder, read_record
 from k3bench.submit import JOBS, cancel, look
 
@@ -26,6 +26,7 @@ class Row:
 
     allocation: str
     rack: str
+    builds: str
     blocks: str
     state: str
     job: str
@@ -36,25 +37,31 @@ class Row:
 def rows(plan_path: Path, *, jobs: Path = JOBS) -> list[Row]:
     """Every planned allocation, in the order of the plan."""
     plan = read_record(plan_path, Plan)
-    names = [(o.id, o.rack, a.id) for o in plan.observations for a in o.allocations]
-    return [_row(plan_path.parent, observation, rack, name, jobs) for observation, rack, name in names]
+    return [_row(plan_path.parent, o, a.id, jobs) for o in plan.observations for a in o.allocations]
 
 
-def _row(root: Path, observation: str, rack: str, name: str, jobs: Path) -> Row:
-    where = f"{observation}/{name}"
+def _row(root: Path, planned: PlannedObservation, name: str, jobs: Path) -> Row:
+    where, rack = f"{planned.id}/{name}", planned.rack
     try:
-        spec = load_spec(root, observation, name)
+        spec = load_spec(root, planned.id, name)
     except StoreError:
-        return Row(where, rack, "-", "waiting", "", "", "its builds are not made yet")
+        return Row(where, rack, planned.pair, "-", "waiting", "", "", "its builds are not made yet")
+    builds = _builds(spec)
     done = sum(accepted_block(spec, block) is not None for block in spec.blocks)
     blocks = f"{done}/{len(spec.blocks)}"
     attempt, words = look(spec.key, jobs=jobs)
     if done == len(spec.blocks) and (attempt is None or not attempt.live):
-        return Row(where, rack, blocks, "done", _job(attempt), "", _points(spec, root))
+        return Row(where, rack, builds, blocks, "done", _job(attempt), "", _points(spec, root))
     if attempt is None:
-        return Row(where, rack, blocks, "waiting", "", "", "not submitted")
+        return Row(where, rack, builds, blocks, "waiting", "", "", "not submitted")
     state = _state(attempt, words)
-    return Row(where, rack, blocks, state, _job(attempt), _ends_by(attempt), words or attempt.reason)
+    return Row(where, rack, builds, blocks, state, _job(attempt), _ends_by(attempt), words or attempt.reason)
+
+
+def _builds(spec: AllocationSpec) -> str:
+    """The pair, and what its arms were made from."""
+    origins = dict.fromkeys(build.origin for build in spec.builds.values())
+    return f"{spec.observation.pair}: {' | '.join(origins)}"
 
 
 def _state(attempt: Attempt, words: str) -> str:
@@ -85,8 +92,8 @@ def _points(spec: AllocationSpec, root: Path) -> str:
 
 def table(found: list[Row]) -> str:
     """Rows as aligned text, with a line of sums."""
-    head = ("allocation", "rack", "blocks", "state", "job", "ends by", "detail")
-    cells = [head, *((r.allocation, r.rack, r.blocks, r.state, r.job, r.ends_by, _one_line(r.detail)) for r in found)]
+    head = ("allocation", "rack", "builds", "blocks", "state", "job", "ends by", "detail")
+    cells = [head, *((*astuple(row)[:-1], _one_line(row.detail)) for row in found)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     states = [r.state for r in found]
