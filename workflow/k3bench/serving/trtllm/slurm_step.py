@@ -26,6 +26,8 @@ from k3bench.serving.trtllm.commands import OPEN_FILES
 ASK_LIMIT_S = 60.0
 #: srun ends its step when it is interrupted twice within a second.
 TWICE_S = 0.3
+#: A busy controller may leave a question unanswered.
+PROOF_TRIES = 5
 #: An ended srun may be ahead of the controller's view of its step by this much.
 GONE_LIMIT_S = 60.0
 
@@ -101,9 +103,14 @@ def refuse_outside_slurm(nodes: int) -> None:
 
 
 def prove(name: str, *, ranks: int, nodes: int) -> Check:
-    """Whether the step of this name has every rank on every node, as the controller sees it."""
-    step = _step_id(name)
-    shown = _ask("scontrol", "--oneliner", "show", "step", step) if step else ""
+    """Whether the Slurm step of this name has every rank on every node, as the controller sees it."""
+    shown = ""
+    for _ in range(PROOF_TRIES):
+        step = _step_id(name)
+        shown = _ask("scontrol", "--oneliner", "show", "step", step) if step else ""
+        if "Tasks=" in shown:
+            break
+        time.sleep(1.0)
     found = {key: int(value) for key, value in re.findall(r"\b(Tasks|Nodes)=(\d+)\b", shown)}
     where = re.search(r"\bNodeList=(\S+)", shown)
     detail = f"{found.get('Tasks', 0)} ranks on {found.get('Nodes', 0)} nodes ({where[1] if where else 'unknown'})"
