@@ -148,7 +148,7 @@ class _GraphRows:
     def _hidden(self, in_family: Sweep, total: Sweep, group: Ints) -> list[tuple[KernelHidden, ...]]:
         ops = self.ops
         same = in_family.two_lanes.covered_ns(group, ops.start, ops.end)
-        other, anyhow = (s.covered_ns(self.step, ops.start, ops.end) for s in (total.two_lanes, total.two_ops))
+        other, anyhow = total.hidden_ns(self.step, ops.start, ops.end)
         rows = ByName.of(ops, self.family, ops.end - ops.start, same, other, anyhow)
         found: list[list[KernelHidden]] = [[] for _ in self.all.families]
         for i in np.lexsort((rows.name, -rows.columns[0])).tolist():

@@ -73,7 +73,7 @@ def lane_name(lane: tuple[int, int, int]) -> str:
 
 
 def _window_kernels(ops: Ops, swept: Sweep, group: Ints) -> list[tuple[WindowKernel, ...]]:
-    other, anyhow = (s.covered_ns(group, ops.start, ops.end) for s in (swept.two_lanes, swept.two_ops))
+    other, anyhow = swept.hidden_ns(group, ops.start, ops.end)
     rows = ByName.of(ops, group, ops.end - ops.start, other, anyhow)
     found: list[list[WindowKernel]] = [[] for _ in range(swept.n_groups)]
     for i in np.lexsort((rows.name, -rows.columns[0])).tolist():

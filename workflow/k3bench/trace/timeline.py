@@ -143,6 +143,11 @@ class Sweep:
         """Time with at least two operations, on whatever lane."""
         return self.two_ops.total_ns(self.n_groups)
 
+    def hidden_ns(self, group: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """Of every interval asked: (time with two lanes busy, time with two operations), in its own group."""
+        other = self.two_lanes.covered_ns(group, start, end)
+        return other, other if self.two_ops is self.two_lanes else self.two_ops.covered_ns(group, start, end)
+
     def same_lane_ns(self) -> Ints:
         """Time in which some single lane has at least two operations."""
         return self.same_lane.total_ns(self.n_groups)
