@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from k3model.config import K3Config
-from k3model.kernels.moe import Packed
+from k3model.kernels.packed import Packed
 from k3model.mxfp4 import GROUP, dequantise
 from k3model.pointwise import situ, wide
 from k3model.weights import Weights

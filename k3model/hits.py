@@ -16,6 +16,8 @@ from k3model.config import K3Config
 if TYPE_CHECKING:
     import torch
 
+    from k3model.kernels.packed import Hits
+
 
 def seeded_hits(config: K3Config, layer: int, rows: int) -> list[int]:
     """The expert that each of `rows` hits in each group of held experts: uniform, seeded, alike for any `rows`."""
@@ -29,7 +31,7 @@ class SeededHits:
     def __init__(self, config: K3Config, layer: int) -> None:
         self.config, self.layer = config, layer
         self._groups: dict[int, list[list[tuple[int, torch.Tensor]]]] = {}
-        self._tables: dict[int, torch.Tensor] = {}
+        self._known: dict[int, Hits] = {}
 
     def groups(self, rows: int, device: torch.device) -> list[list[tuple[int, torch.Tensor]]]:
         """For each group (expert, row indices) of every expert that is hit."""
@@ -46,13 +48,13 @@ class SeededHits:
             self._groups[rows] = [[(first + expert, rows_) for expert, rows_ in hit_by] for first in starts]
         return self._groups[rows]
 
-    def table(self, rows: int, device: torch.device) -> torch.Tensor:
-        """[rows, groups] the held expert that every row hits in each group, int32."""
-        import torch
+    def known(self, rows: int, device: torch.device) -> Hits:
+        """The held expert that every row hits in each group, by row and by expert."""
+        from k3model.kernels.packed import known_hits
 
-        if rows not in self._tables:
+        if rows not in self._known:
             apart = self.config.local_experts // self.config.hit_groups
             hits = seeded_hits(self.config, self.layer, rows)
-            numbers = [[group * apart + hit for group in range(self.config.hit_groups)] for hit in hits]
-            self._tables[rows] = torch.tensor(numbers, device=device, dtype=torch.int32)
-        return self._tables[rows]
+            table = [[group * apart + hit for group in range(self.config.hit_groups)] for hit in hits]
+            self._known[rows] = known_hits(table, device)
+        return self._known[rows]

@@ -16,6 +16,7 @@ from k3model.config import K3Config
 from k3model.experts import ExpertBank
 from k3model.hits import SeededHits
 from k3model.kernels import Ops
+from k3model.kernels.packed import Hits
 from k3model.pointwise import wide_dtype
 from k3model.streams import Forks
 from k3model.weights import Weights
@@ -127,12 +128,12 @@ class MoE:
         """The same by a table [B, slots] of held experts, -1 where a pick is held elsewhere."""
         assert self.ops.experts is not None
         if self.hits is not None:
-            table = self.hits.table(z.shape[0], z.device)
-            mix = mix[:, :1].expand(table.shape)
+            hits = self.hits.known(z.shape[0], z.device)
+            mix = mix[:, :1].expand(hits.table.shape)
         else:
-            table = self.experts.held(picks)
+            hits = Hits(self.experts.held(picks))
         betas = self.config.situ_beta, self.config.situ_linear_beta
-        r: torch.Tensor = self.ops.experts(z, mix, table, self.experts.as_packed, *betas)
+        r: torch.Tensor = self.ops.experts(z, mix, hits, self.experts.as_packed, *betas)
         return r
 
     def score(self, x: torch.Tensor) -> torch.Tensor:

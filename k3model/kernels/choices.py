@@ -33,7 +33,9 @@ class Choice:
 def choose(op: str, rows: int, columns: int, batch: int) -> Choice:
     """Measured if there is a measurement, else the rule."""
     measured = _measured().get(key(op, rows, columns, batch))
-    return measured if measured is not None else rule(rows, columns, batch, paired=op == "situ")
+    if measured is not None:
+        return measured
+    return expert_rule("mma") if op.startswith("expert") else rule(rows, columns, batch, paired=op == "situ")
 
 
 def key(op: str, rows: int, columns: int, batch: int) -> str:
@@ -53,6 +55,11 @@ def rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice
         block_n //= 2
     steps = -(-columns // block_k)
     return Choice("fma", block_n, block_k, steps if batch <= 2 else min(steps, 3), 4)
+
+
+def expert_rule(path: Literal["fma", "mma"]) -> Choice:
+    """Blocks for MXFP4 experts of any shape. On the tensor cores only the warps are free."""
+    return Choice("mma", 16, 256, 0, 4) if path == "mma" else Choice("fma", 4, 512, 0, 4)
 
 
 @cache

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from k3model.kernels import moe
-from k3model.kernels.moe import Packed
+from k3model.kernels.packed import Hits, Packed, known_hits
 from k3model.mxfp4 import dequantise
 from k3model.pointwise import situ
 
 Draw = Callable[..., torch.Tensor]
-LATENT, INNER, HELD = 128, 64, 3
+HELD = 3
+#: Whole chunks for the tensor cores; the interpreter has none and takes a tenth of a second a program.
+LATENT, INNER = (768, 512) if torch.cuda.is_available() else (64, 32)
 
 
 def packed_experts(device: torch.device, latent: int = LATENT, inner: int = INNER) -> Packed:
@@ -47,23 +49,24 @@ def test_pick_equals_its_twin(draw: Draw, experts: int, top_k: int) -> None:
 @pytest.mark.parametrize("table", [[[1]], [[2], [0], [2]], [[0, 2], [-1, 1]]], ids=["one", "repeated", "two slots"])
 def test_experts_equal_their_twin(draw: Draw, device: torch.device, table: list[list[int]]) -> None:
     """One row; rows that share an expert; slots that hit nothing here."""
-    packed, hits = packed_experts(device), torch.tensor(table, dtype=torch.int32, device=device)
-    z, mix = draw(len(table), LATENT), draw(*hits.shape, dtype=torch.float32).abs()
-    out = moe.experts(z, mix, hits, packed, 4.0, 25.0)
+    packed, hits = packed_experts(device), known_hits(table, device)
+    z, mix = draw(len(table), LATENT), draw(*hits.table.shape, dtype=torch.float32).abs()
     expected = moe.experts_twin(z, mix, hits, packed, 4.0, 25.0)
-    torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
+    for given in (hits, Hits(hits.table)):  # known before the step, or decided on the device
+        out = moe.experts(z, mix, given, packed, 4.0, 25.0)
+        torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
     assert expected.abs().max() > 0.2
 
 
 def test_the_twin_sums_weighted_experts() -> None:
     """In float64, row by row: sum over held slots of mix W2 situ(W13 z)."""
-    packed, table = packed_experts(torch.device("cpu")), torch.tensor([[0, 2], [-1, 1]])
+    packed, hits = packed_experts(torch.device("cpu")), known_hits([[0, 2], [-1, 1]], torch.device("cpu"))
     draw = torch.Generator().manual_seed(6)
     z, mix = torch.randn(2, LATENT, generator=draw).double(), torch.rand(2, 2, generator=draw).double()
-    out = moe.experts_twin(z, mix, table, packed, 4.0, 25.0)
+    out = moe.experts_twin(z, mix, hits, packed, 4.0, 25.0)
     for row in range(2):
         expected = torch.zeros(LATENT, dtype=torch.float64)
-        for weight, expert in zip(mix[row], table[row].tolist(), strict=True):
+        for weight, expert in zip(mix[row], hits.table[row].tolist(), strict=True):
             if expert >= 0:
                 w13 = dequantise(packed.w13[expert], packed.w13_scale[expert], torch.float64).flatten(0, 1)
                 w2 = dequantise(packed.w2[expert], packed.w2_scale[expert], torch.float64)
@@ -78,3 +81,12 @@ def test_the_twin_picks_by_biased_scores_and_weighs_without_the_bias() -> None:
     assert picks.tolist() == [[3, 2]]
     scores = logits.sigmoid()[0, [3, 2]]
     torch.testing.assert_close(mix[0], 3 * scores / scores.sum())
+
+
+def test_known_hits_list_every_expert_once() -> None:
+    """Ascending, with the slot each row hits it with; a slot that hits nothing here is in no list."""
+    hits = known_hits([[4, 1], [-1, 4]], torch.device("cpu"))
+    assert hits.experts is not None
+    assert hits.slots is not None
+    assert hits.experts.tolist() == [1, 4]
+    assert hits.slots.tolist() == [[1, 0], [-1, 1]]
