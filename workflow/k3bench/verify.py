@@ -22,6 +22,7 @@ from k3bench.records.equivalence import Equivalence, EquivalenceRow
 from k3bench.records.measurement import Arm
 from k3bench.records.plan import Build, Plan, PlannedObservation
 from k3bench.records.recipe import K3MODEL
+from k3bench.runnable import runnable
 from k3model.equivalence import Row, Subject, probe_rows
 from k3model.errors import K3ModelError
 
@@ -60,7 +61,7 @@ def verify(
     presets: tuple[str, ...] = (),
     batches: tuple[int, ...] = BATCHES,
     budget_s: float | None = None,
-    logs: Path = Path("results/logs"),
+    root: Path = Path("results"),
     say: Say = lambda text: None,
 ) -> Equivalence:
     """Probe the policies of one observation's arms, on all its ranks. `presets` replaces those that the recipe gives.
@@ -74,7 +75,8 @@ def verify(
     try:
         subjects = _subjects(plan, builds, planned, chosen, presets)
         if plan.recipe.engine.ranks > 1:
-            rows += _rows_of_ranks(plan, chosen, logs, subjects, batches, budget_s, say)
+            crew = _crew(plan, chosen, root, runnable(builds["after"], root).folder)
+            rows += _rows_of_ranks(crew, subjects, batches, budget_s, say)
         for subject in () if rows else subjects:
             probes = probe_rows(subject, device=chosen, batches=batches, budget_s=budget_s, say=say)
             rows += [_checked(row) for row in probes]
@@ -93,21 +95,20 @@ def verify(
     )
 
 
+def _crew(plan: Plan, device: str, root: Path, home: Path | None) -> Wanted:
+    """The recipe's ranks; outside a Slurm job all of them on this machine."""
+    recipe = plan.recipe
+    nodes = recipe.resources.nodes if in_slurm_job() else 1
+    logs = root.absolute() / "logs" / "ranks" / f"verify-{os.getpid()}"
+    return Wanted(recipe.engine.ranks, nodes, "k3bench.verify_rank:VerifyingRank", {"device": device}, logs, home)
+
+
 def _rows_of_ranks(
-    plan: Plan,
-    device: str,
-    logs: Path,
-    subjects: list[Subject],
-    batches: tuple[int, ...],
-    budget_s: float | None,
-    say: Say,
+    wanted: Wanted, subjects: list[Subject], batches: tuple[int, ...], budget_s: float | None, say: Say
 ) -> list[EquivalenceRow]:
     """Every rank probes its own bits; a row passes if it passes on all of them."""
-    recipe, rows = plan.recipe, []
-    nodes = recipe.resources.nodes if in_slurm_job() else 1
-    folder = logs / "ranks" / f"verify-{os.getpid()}"
-    member = "k3bench.verify_rank:VerifyingRank"
-    with Crew(Wanted(recipe.engine.ranks, nodes, member, {"device": device}, folder)) as crew:
+    rows: list[EquivalenceRow] = []
+    with Crew(wanted) as crew:
         say(crew.present()[1])
         for subject in subjects:
             limit_s = (LONGEST_S if budget_s is None else budget_s) + crew.limits.open_s

@@ -27,7 +27,7 @@ class Told:
 
     def do_where(self) -> dict[str, Any]:
         """Who and where."""
-        return {"rank": self.place.index, "pid": os.getpid()}
+        return {"rank": self.place.index, "pid": os.getpid(), "told": os.environ.get("TOLD"), "home": os.getcwd()}
 
     def do_die(self, on: int) -> dict[str, Any]:
         """As when memory runs out; the others wait for a peer that never comes."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def test_answers_come_in_order_of_rank_and_leaving_ends_all(tmp_path: Path) -> N
     assert there
     assert where.startswith("3 ranks on 1 node: 0 ")
     assert gone([answer["pid"] for answer in answers])
+
+
+def test_each_rank_runs_under_a_program_of_its_own_and_may_end_in_its_time(tmp_path: Path) -> None:
+    """As a profiler needs it: its words name the rank, and what it has to write is waited for."""
+    under = ("env", "TOLD=trace.r{rank}")
+    asked = replace(wanted(tmp_path / "logs"), under=under, home=tmp_path)
+    with Crew(asked, SHORT) as crew:
+        answers = crew.ask("where")
+        crew.dismiss(60.0)
+        assert [process.returncode for process in crew.started.processes] == [0, 0]
+    assert [answer["told"] for answer in answers] == ["trace.r0", "trace.r1"]
+    assert {answer["home"] for answer in answers} == {str(tmp_path)}
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_two_ranks_are_measured_and_verified_by_the_same_commands(folder: Campai
     rows = read_record(folder.equivalence("obs1"), Equivalence).rows
     late = [row for row in rows if "the time for probes, 0 s, was over" in row.reason]
     assert {row.status for row in late} == {"not_run"}
-    assert [row.what for row in late][0] == "2 ranks against one, float32"
+    assert next(row.what for row in late) == "2 ranks against one, float32"
 
 
 def test_ranks_on_several_nodes_of_one_machine_are_a_row_that_says_why(folder: CampaignFolder) -> None:

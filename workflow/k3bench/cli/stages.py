@@ -369,7 +369,7 @@ def _verify(args: argparse.Namespace) -> int:
             device=args.device,
             presets=tuple(args.preset),
             budget_s=args.budget,
-            logs=folder.root / "logs",
+            root=folder.root,
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
     if engine == "trtllm":

@@ -40,6 +40,8 @@ def mechanism(
     overlap = _difference(families, "two_stream_residency_ms_per_step")
     ideals = [r.headroom.ideal_ms_per_step for r in records if r.headroom is not None]
     ideal = sum(ideals) / len(ideals) if ideals else None
+    devices = [d for record in records for t in record.traces for d in t.devices]
+    collectives = [d.collectives for d in devices if d.collectives is not None]
     return Mechanism(
         families=families,
         gain_ms_per_step=gain_ms,
@@ -49,6 +51,8 @@ def mechanism(
         achieved_share=None if gain_ms is None or not ideal else gain_ms / ideal,
         beyond_ceiling=None if sure_gain_ms is None or ideal is None else sure_gain_ms > ideal,
         sources=tuple(sorted(t.file for r in records for t in r.traces)),
+        n_collectives=sum(c.n_kernels for c in collectives) if collectives else None,
+        collectives_concurrent_ns=sum(c.concurrent_ns for c in collectives) if collectives else None,
     )
 
 
@@ -70,6 +74,9 @@ def _family(rows: Sequence[FamilySummary], records: Sequence[Residency]) -> Fami
         share_of_busy_pct=mean("share_of_busy_pct"),
         headroom_ms_per_step=sum(ideal) / len(ideal) if ideal and first.arm == "before" else None,
         profiled_over_unprofiled=mean("profiled_over_unprofiled"),
+        worst_rank_residency_ms_per_step=(
+            min(row.worst_residency_ms_per_step for row in rows) if any(row.n_traces > 1 for row in rows) else None
+        ),
     )
 
 

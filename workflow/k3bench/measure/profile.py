@@ -20,7 +20,9 @@ from typing import Any
 from k3bench.errors import MeasureError
 from k3bench.measure.allocation import ARMS, AllocationSpec, load_spec
 from k3bench.measure.command import job_spec
+from k3bench.measure.engine import EngineRequest
 from k3bench.measure.profilers import PROFILERS, Profiler, Tool
+from k3bench.ranks import Crew
 from k3bench.records.base import digest_of
 from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Arm
@@ -31,6 +33,9 @@ from k3bench.store import read_record, write_record
 from k3bench.submit import JOBS, run_once
 
 PROGRAM = "k3bench.measure.engines.k3model_profiled"
+RANK = f"{PROGRAM}:ProfiledRank"
+#: How long profilers may write after the last replay.
+PROFILER_ENDS_S = 300.0
 _KEPT = "what is measured is kept; `trace: {tool: none}` in the recipe goes on without residency"
 
 
@@ -45,14 +50,27 @@ class ProfileSpec:
     out: Path
 
     @property
+    def ranks(self) -> int:
+        """Every rank leaves a trace of its own."""
+        return self.allocation.plan.recipe.engine.ranks
+
+    @property
     def stem(self) -> str:
-        """The name of the run's files, without endings. A profiled run has one rank."""
-        return f"{self.arm}.c{self.level}.r0"
+        """The name of rank 0's files, without endings."""
+        return self.stem_of(0)
+
+    def stem_of(self, rank: int | str) -> str:
+        """The name of a rank's files."""
+        return f"{self.arm}.c{self.level}.r{rank}"
 
     @property
     def sidecar(self) -> Path:
-        """The record that makes the trace count."""
-        return self.out / f"{self.stem}.collected.json"
+        """The record that makes the traces count: rank 0's, written last."""
+        return self.sidecar_of(0)
+
+    def sidecar_of(self, rank: int) -> Path:
+        """The record of one rank's trace."""
+        return self.out / f"{self.stem_of(rank)}.collected.json"
 
     @property
     def build(self) -> str:
@@ -152,25 +170,46 @@ def run_profile(
     profiler.check()
     spec.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".profiling-", dir=spec.out) as temporary:
-        stem = Path(temporary) / spec.stem
-        told = _run(spec, profiler, stem)
-        trace = profiler.trace(stem)
-        record = Collected(
-            trace=trace.name,
-            arm=spec.arm,
-            level=level,
-            rank=0,
-            tool=tool,
-            tool_version=profiler.version() or told.pop("tool_version", "unknown"),
-            cupti_version=profiler.cupti_version(trace) or told.pop("cupti_version", None),
-            build=spec.build,
-            forks_on=tuple(told.pop("forks_on")),
-            **{k: told[k] for k in ("capture", "n_replays", "profiled_step_ms", "unprofiled_step_ms")},
-        )
-        for path in sorted(stem.parent.iterdir()):
+        folder = Path(temporary)
+        told = _run_ranks(spec, profiler, folder) if spec.ranks > 1 else [_run(spec, profiler, folder / spec.stem)]
+        records = [_record(spec, profiler, folder, rank, one) for rank, one in enumerate(told)]
+        for path in sorted(folder.iterdir()):
             os.replace(path, spec.out / path.name)
-    write_record(spec.sidecar, record)
-    return {"trace": record.trace}
+    for record in reversed(records):
+        write_record(spec.sidecar_of(record.rank or 0), record)
+    return {"trace": records[0].trace}
+
+
+def _record(spec: ProfileSpec, profiler: Profiler, folder: Path, rank: int, told: dict[str, Any]) -> Collected:
+    trace = profiler.trace(folder / spec.stem_of(rank))
+    return Collected(
+        trace=trace.name,
+        arm=spec.arm,
+        level=spec.level,
+        rank=rank,
+        tool=spec.tool,
+        tool_version=profiler.version() or told.get("tool_version", "unknown"),
+        cupti_version=profiler.cupti_version(trace) or told.get("cupti_version"),
+        build=spec.build,
+        forks_on=tuple(told["forks_on"]),
+        **{k: told[k] for k in ("capture", "n_replays", "profiled_step_ms", "unprofiled_step_ms")},
+    )
+
+
+def _run_ranks(spec: ProfileSpec, profiler: Profiler, folder: Path) -> list[dict[str, Any]]:
+    """All ranks at once, each under a profiler of its own; what they tell, in order of rank."""
+    from k3bench.measure.engines.k3model_ranked import crew_for
+
+    allocation = spec.allocation
+    adopt(allocation.builds[spec.arm], allocation.folder.root.absolute())
+    builds = allocation.builds
+    request = EngineRequest(allocation.plan.recipe, allocation.observation, builds, allocation.folder.root)
+    under = tuple(profiler.command([], folder / spec.stem_of("{rank}")))
+    with Crew(crew_for(request, RANK, arm=spec.arm, under=under)) as crew:
+        asked = {"arm": spec.arm, "level": spec.level, "tool": spec.tool, "stem": str(folder / spec.stem_of("{rank}"))}
+        told = crew.ask("run", limit_s=crew.limits.open_s, **asked)
+        crew.dismiss(PROFILER_ENDS_S)
+    return told
 
 
 def _run(spec: ProfileSpec, profiler: Profiler, stem: Path) -> dict[str, Any]:

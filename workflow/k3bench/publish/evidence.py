@@ -15,7 +15,7 @@ def mechanism_blocks(record: At) -> tuple[Block, ...]:
     """Busy time, residency, share and headroom of every family in both arms, and whether they explain the gain."""
     if not record.mechanism:
         return (Paragraph("No trace of these builds: nothing is said about why."),)
-    right = (
+    right: tuple[str, ...] = (
         "segments/step",
         "busy [ms/step]",
         "two-stream residency [ms/step]",
@@ -23,8 +23,10 @@ def mechanism_blocks(record: At) -> tuple[Block, ...]:
         "headroom [ms/step]",
         "profiled/unprofiled",
     )
+    several = any(row.worst_rank_residency_ms_per_step for row in record.mechanism.families)
+    right += ("worst rank [ms/step]",) if several else ()
     columns = (Column("family", "left"), Column("arm", "left"), *(Column(t) for t in right))
-    rows = tuple(_family_row(row) for row in _by_family(record.mechanism.families))
+    rows = tuple(_family_row(row, several=several) for row in _by_family(record.mechanism.families))
     return (Table(columns, rows), *_explained(record.mechanism))
 
 
@@ -33,7 +35,8 @@ def _by_family(families: At) -> list[At]:
     return sorted(families, key=lambda row: (row.family.raw, order[row.arm.raw]))
 
 
-def _family_row(row: At) -> tuple[str, ...]:
+def _family_row(row: At, *, several: bool) -> tuple[str, ...]:
+    worst = (fixed(row.worst_rank_residency_ms_per_step, 4),) if several else ()
     segments = row.segments_per_step
     return (
         words(row.family),
@@ -44,6 +47,7 @@ def _family_row(row: At) -> tuple[str, ...]:
         fixed(row.share_of_busy_pct, 1),
         fixed(row.headroom_ms_per_step, 4),
         fixed(row.profiled_over_unprofiled, 3),
+        *worst,
     )
 
 
@@ -60,6 +64,9 @@ def _explained(found: At) -> list[Block]:
             lines.append(f"{fixed(at, 3)} ms a step: {what}")
     if found.achieved_share:
         lines.append(f"{share(found.achieved_share)} % of the ideal is reached")
+    if found.n_collectives:
+        ns, n = count(found.collectives_concurrent_ns), count(found.n_collectives)
+        lines.append(f"{n} collectives in the traces; concurrent on two lanes: {ns} ns")
     if found.beyond_ceiling.raw:
         lines.append(bold("even the low end of the gain exceeds the ideal, so something besides the overlap changed"))
     return [Bullets(tuple(lines))] if lines else []

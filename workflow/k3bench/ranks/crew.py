@@ -50,6 +50,8 @@ class Wanted:
     member: str
     arguments: dict[str, Any]
     logs: Path
+    #: where the ranks start: the folder of the build they run
+    home: Path | None = None
     #: a program each rank runs under, with {rank} in its words: a profiler
     under: tuple[str, ...] = ()
 
@@ -63,7 +65,14 @@ class Crew:
         self._lines: dict[int, Connection] = {}
         token = secrets.token_hex(16)
         self._door = Door(token)
-        self._started = launch(self._arguments(), ranks=wanted.ranks, nodes=wanted.nodes, token=token, logs=wanted.logs)
+        self._started = launch(
+            self._arguments(),
+            ranks=wanted.ranks,
+            nodes=wanted.nodes,
+            token=token,
+            logs=wanted.logs,
+            home=wanted.home,
+        )
         try:
             self.places = self._muster()
             port = self.ask_one(0, "host", limit_s=self.limits.start_s)["port"]
@@ -198,12 +207,31 @@ class Crew:
         self.close()
         raise _verdict(self.wanted.ranks, command, mute, said, ended, self._started)
 
-    def close(self) -> None:
-        """End every rank. Lines are cut first: a rank whose leader is gone ends by itself."""
-        self._door.close()
+    def dismiss(self, limit_s: float) -> None:
+        """Let every rank end by itself, its profiler included, which may have much to write; then see that all did."""
+        self._say_leave()
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end and any(process.poll() is None for process in self._started.processes):
+            time.sleep(LOOK_S)
+        bad = {rank: status for rank, status in self._started.ended().items() if status}
+        self.close()
+        if bad:
+            rank = min(bad)
+            raise RankError(
+                f"rank {rank} of {self.wanted.ranks} ended {_how(bad[rank])} after its last answer",
+                where=self._started.tail_of(max(rank, 0)),
+                fix=f"see {self._started.logs}",
+            )
+
+    def _say_leave(self) -> None:
         for line in self._lines.values():
             with contextlib.suppress(OSError):
                 say(line, {"do": "leave"})
+
+    def close(self) -> None:
+        """End every rank. Lines are cut first: a rank whose leader is gone ends by itself."""
+        self._door.close()
+        self._say_leave()
         end = time.monotonic() + 3.0
         while time.monotonic() < end and any(p.poll() is None for p in self._started.processes):
             time.sleep(0.02)

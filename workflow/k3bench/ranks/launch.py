@@ -74,13 +74,18 @@ def addresses() -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def launch(arguments: Sequence[str], *, ranks: int, nodes: int, token: str, logs: Path) -> Started:
-    """Start every rank. Raises `RankError` where several nodes are asked for and no Slurm job is around."""
+def launch(
+    arguments: Sequence[str], *, ranks: int, nodes: int, token: str, logs: Path, home: Path | None = None
+) -> Started:
+    """Start every rank, in the folder `home`: `python -m` looks there first.
+
+    Raises `RankError` where several nodes are asked for and no Slurm job is around.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, TOKEN: token}
     command = [sys.executable, "-m", PROGRAM, *arguments]
     if in_slurm_job():
-        return _by_srun(command, ranks, nodes, environment, logs)
+        return _by_srun(command, ranks, nodes, environment, logs, home)
     if nodes > 1:
         raise RankError(
             f"{ranks} ranks on {nodes} nodes need a Slurm job, and there is none around this process",
@@ -90,17 +95,21 @@ def launch(arguments: Sequence[str], *, ranks: int, nodes: int, token: str, logs
     for rank in range(ranks):
         with (logs / f"rank{rank}.log").open("wb") as log:
             own = [*command, "--rank", str(rank), "--local-rank", str(rank)]
-            process = subprocess.Popen(own, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            process = subprocess.Popen(own, env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         processes.append(process)
     return Started(processes, logs, by_srun=False)
 
 
-def _by_srun(command: list[str], ranks: int, nodes: int, environment: dict[str, str], logs: Path) -> Started:
+def _by_srun(
+    command: list[str], ranks: int, nodes: int, environment: dict[str, str], logs: Path, home: Path | None
+) -> Started:
     """One step beside the batch step; tasks know their rank from Slurm. A task that fails ends all."""
     srun = [
         *("srun", "--overlap", f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={ranks // nodes}"),
         *("--kill-on-bad-exit=1", "--cpu-bind=none", "--unbuffered", f"--output={logs}/rank%t.log"),
     ]
     with (logs / "srun.log").open("wb") as log:
-        process = subprocess.Popen([*srun, *command], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [*srun, *command], env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     return Started([process], logs, by_srun=True)

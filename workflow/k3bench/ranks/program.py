@@ -27,6 +27,8 @@ from k3bench.records.fingerprint import SLURM_IDENTITY, RankPlace
 
 #: The leader is gone: there is nobody to measure for.
 ALONE = 75
+#: Set where a profiler started this program: it wants to see an orderly end.
+UNDER = "K3_RANK_UNDER"
 Member = Callable[..., Any]
 
 
@@ -76,6 +78,7 @@ def _become(under: list[str], rank: int) -> None:
     words = [word.replace("{rank}", str(rank)) for word in under]
     at = sys.argv.index("--under")
     rest = [*sys.argv[1:at], *sys.argv[at + 2 :]]
+    os.environ[UNDER] = "1"
     os.execvp(words[0], [*words, sys.executable, "-m", "k3bench.ranks.program", *rest])
 
 
@@ -123,4 +126,6 @@ if __name__ == "__main__":
     # Not the interpreter's own way out: the listening thread and a broken process group would hold it up.
     sys.stdout.flush()
     sys.stderr.flush()
+    if UNDER in os.environ:
+        sys.exit(status)
     os._exit(status)

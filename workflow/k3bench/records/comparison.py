@@ -321,9 +321,10 @@ class ZeroChange(Model):
     blocked: bool = False
 
 
-class FamilyMechanism(Model):
-    """Residency of one family in one arm's profiled runs, per decode step."""
+class FamilyMechanism(Grown):
+    """Residency of one family in one arm's profiled runs, per decode step: means over the ranks, and the worst rank."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("worst_rank_residency_ms_per_step",)
     arm: Arm
     family: str
     segments_per_step: Finite | None = None
@@ -332,11 +333,14 @@ class FamilyMechanism(Model):
     share_of_busy_pct: Finite | None = None
     headroom_ms_per_step: Finite | None = None
     profiled_over_unprofiled: Finite | None = None
+    #: the least residency of any rank; None for a trace of one rank
+    worst_rank_residency_ms_per_step: Finite | None = None
 
 
-class Mechanism(Model):
+class Mechanism(Grown):
     """Does the trace explain the gain? Times are per decode step."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("n_collectives", "collectives_concurrent_ns")
     families: tuple[FamilyMechanism, ...]
     gain_ms_per_step: Finite | None = None
     #: busy time that the change removed: what the trace explains
@@ -348,6 +352,9 @@ class Mechanism(Model):
     #: the low end of the gain's interval lies above the ideal
     beyond_ceiling: bool | None = None
     sources: tuple[str, ...] = ()
+    #: kernels of collectives in all traces, and the time in which two of a device ran at once; None without any
+    n_collectives: int | None = None
+    collectives_concurrent_ns: int | None = None
 
 
 class EqualityRow(Model):

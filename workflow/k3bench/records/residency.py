@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from k3bench.records.base import Digest, Finite, Model, Record
+from k3bench.records.base import Digest, Finite, Grown, Model, Record
 
 Arm = Literal["before", "after"]
 Method = Literal["graph_nodes", "capture_record", "lane_ordinal", "launch_ranges", "patterns", "none"]
@@ -132,9 +132,22 @@ class WindowKernel(Model):
     hidden_any_op_ns: int
 
 
-class DeviceResidency(Model):
-    """One device of one trace: the whole window, then its graphs."""
+class CollectiveTimes(Model):
+    """Kernels of collectives in the whole window of one device."""
 
+    n_kernels: int
+    n_lanes: int
+    busy_ns: int
+    #: two of them at once on two lanes: anything but 0 is a fault of the engine
+    concurrent_ns: int
+    #: sum over them of the time in which another lane runs something as well
+    hidden_ns: int
+
+
+class DeviceResidency(Grown):
+    """One device of one trace: the whole window, then its graphs. `collectives` where there are any."""
+
+    ADDED: ClassVar[tuple[str, ...]] = ("collectives",)
     device: int
     #: first start to last end
     span_ns: int
@@ -147,6 +160,7 @@ class DeviceResidency(Model):
     graphs: tuple[GraphResidency, ...] = ()
     #: time in which two kept steps of this device ran at once
     cross_step_overlap_ns: int = 0
+    collectives: CollectiveTimes | None = None
 
 
 class Counts(Model):

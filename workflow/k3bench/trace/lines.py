@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from k3bench.records.residency import (
+    CollectiveTimes,
     DeviceResidency,
     FamilyResidency,
     GraphResidency,
@@ -77,8 +78,18 @@ def _device(device: DeviceResidency) -> Iterator[str]:
         f"  device {device.device}: busy {_ms(window.busy_ns)} ms, two-stream {_ms(window.residency_ns)} ms,"
         f" same-lane overlap {_ms(window.same_lane_ns)} ms, {len(device.lanes)} lanes"
     )
+    if device.collectives is not None:
+        yield "  " + _collectives(device.collectives)
     for graph in device.graphs:
         yield from _graph(graph)
+
+
+def _collectives(found: CollectiveTimes) -> str:
+    share = f"{100 * found.hidden_ns / found.busy_ns:.1f} % beside others" if found.busy_ns else "no time"
+    return (
+        f"{found.n_kernels} collectives: busy {_ms(found.busy_ns)} ms, {share};"
+        f" collectives concurrent on two lanes: {found.concurrent_ns} ns"
+    )
 
 
 def _graph(graph: GraphResidency) -> Iterator[str]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from k3bench.records.residency import DeviceResidency, LaneTime, WindowKernel
 from k3bench.trace.attribution import Labels
+from k3bench.trace.collectives import collective_times
 from k3bench.trace.graphs import Kept
 from k3bench.trace.ops import KERNEL, Ops, Trace, dense
 from k3bench.trace.steps import Steps
@@ -35,6 +36,7 @@ def _windows(ops: Ops) -> list[DeviceResidency]:
     of_op, devices = dense(ops.device)
     everything, kernels = both_sets(ops, of_op, len(devices))
     names = _window_kernels(ops, everything.sweep, of_op)
+    collectives = collective_times(ops, everything.sweep, of_op, len(devices))
     rows = []
     for i, device in enumerate(devices.tolist()):
         mine = of_op == i if len(devices) > 1 else np.ones(len(ops), np.bool_)
@@ -47,6 +49,7 @@ def _windows(ops: Ops) -> list[DeviceResidency]:
                 window=everything.measure(np.array([i])),
                 window_kernels_only=kernels.measure(np.array([i])),
                 kernels=names[i],
+                collectives=collectives[i],
             )
         )
     return rows

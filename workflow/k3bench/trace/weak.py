@@ -21,7 +21,13 @@ def found_weak(
     trace: Trace, devices: tuple[DeviceResidency, ...], profiled: Profiled, warm_up: int
 ) -> tuple[TraceWarning, ...]:
     """All warnings of one trace."""
-    return (*_of_data(trace), *_of_steps(devices, warm_up), *_of_clock(devices), *_of_profiler(profiled))
+    return (
+        *_of_data(trace),
+        *_of_steps(devices, warm_up),
+        *_of_clock(devices),
+        *_of_collectives(devices),
+        *_of_profiler(profiled),
+    )
 
 
 def _of_data(trace: Trace) -> Iterator[TraceWarning]:
@@ -61,6 +67,17 @@ def _of_clock(devices: tuple[DeviceResidency, ...]) -> Iterator[TraceWarning]:
                         f" {_CLOCK_GRID_NS} ns grid of its {family.all_ops.n_overlaps} overlaps can resolve",
                         cure="take it as no overlap",
                     )
+
+
+def _of_collectives(devices: tuple[DeviceResidency, ...]) -> Iterator[TraceWarning]:
+    for device in devices:
+        if device.collectives is not None and device.collectives.concurrent_ns:
+            yield TraceWarning(
+                code="collectives_concurrent",
+                message=f"two collectives of device {device.device} ran at once on two lanes for"
+                f" {device.collectives.concurrent_ns} ns",
+                cure="issue all collectives from one stream, after the join of a fork",
+            )
 
 
 def _below_grid(family: FamilyResidency) -> bool:

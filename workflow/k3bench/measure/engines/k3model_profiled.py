@@ -27,6 +27,8 @@ from k3bench.measure.allocation import ARMS, load_spec
 from k3bench.measure.engine import EngineRequest
 from k3bench.measure.engines.cupti_records import CuptiRecords
 from k3bench.measure.engines.k3model import build_model, snapshots, time_on_device
+from k3bench.ranks.link import Message
+from k3bench.ranks.member import RankMember
 from k3bench.records.plan import Plan
 from k3bench.store import read_record, write_atomic
 from k3model.cache import Snapshot
@@ -166,8 +168,18 @@ def run(root: Path, observation: str, arm: str, level: int, tool: str, stem: Pat
     return collector.told() | times | {"forks_on": chosen.forks}
 
 
+class ProfiledRank(RankMember):
+    """One rank of a distributed model: the same run as on one GPU, all ranks at once."""
+
+    def do_run(self, arm: str, level: int, tool: str, stem: str) -> Message:
+        """What the record of this rank's trace needs."""
+        own, root = Path(stem.replace("{rank}", str(self.place.index))), Path(self.arguments["root"])
+        return run(root, self.arguments["observation"], arm, level, tool, own)
+
+
 def _median_ms(session: Decode, snapshot: Snapshot, replays: int) -> float:
     session.restore(snapshot)
+    session.model.collectives.barrier()
     step_ns = time_on_device(session.step, replays)
     return statistics.median(step_ns[1:] or step_ns) / 1e6
 

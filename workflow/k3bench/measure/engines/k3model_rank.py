@@ -15,6 +15,7 @@ from k3bench.measure.engines.k3model import InProcessK3, open_engine
 from k3bench.ranks.link import Message
 from k3bench.ranks.member import RankMember
 from k3bench.records.plan import Plan
+from k3bench.runnable import adopt
 from k3bench.store import read_record
 
 
@@ -55,4 +56,5 @@ def request_of(arguments: dict[str, Any]) -> EngineRequest:
     root, observation = Path(arguments["root"]), arguments["observation"]
     allocation = read_record(root / "plan.json", Plan).observation(observation).allocations[0].id
     spec = load_spec(root, observation, allocation)
+    adopt(spec.builds["before"], root)
     return EngineRequest(spec.plan.recipe, spec.observation, spec.builds, root)

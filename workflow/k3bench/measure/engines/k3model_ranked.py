@@ -14,7 +14,8 @@ from k3bench.measure.engine import EngineRequest, RunContext
 from k3bench.metrics import BatchTimes
 from k3bench.ranks import Crew, Limits, Wanted
 from k3bench.records.fingerprint import RankPlace
-from k3bench.records.measurement import Check, Restart
+from k3bench.records.measurement import Arm, Check, Restart
+from k3bench.runnable import runnable
 
 MEMBER = "k3bench.measure.engines.k3model_rank:MeasuringRank"
 
@@ -71,17 +72,17 @@ class RankedK3:
         self.crew.close()
 
 
-def crew_for(request: EngineRequest, member: str, under: tuple[str, ...] = (), **arguments: object) -> Wanted:
-    """The recipe's ranks on its nodes, as members of this kind."""
+def crew_for(request: EngineRequest, member: str, *, arm: Arm = "before", under: tuple[str, ...] = ()) -> Wanted:
+    """The recipe's ranks on its nodes, as members of this kind, started where the arm's build lies."""
     recipe, folder = request.recipe, request.folder.absolute()
     job = os.environ.get("SLURM_JOB_ID") or os.getpid()
-    said = {"root": str(folder), "observation": request.observation.id, "device": recipe.engine.device}
     return Wanted(
         ranks=recipe.engine.ranks,
         nodes=recipe.resources.nodes,
         member=member,
-        arguments=said | arguments,
+        arguments={"root": str(folder), "observation": request.observation.id, "device": recipe.engine.device},
         logs=folder / "logs" / "ranks" / f"{request.observation.id}-{job}",
+        home=runnable(request.builds[arm], folder).folder,
         under=under,
     )
 
