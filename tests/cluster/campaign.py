@@ -132,10 +132,10 @@ class Campaign:
         """Why anything was submitted more than once."""
         return {a.number: a.reason for a in self.attempts() if a.number > 1}
 
-    def finish(self) -> str:
+    def finish(self, patience_s: float = 300.0) -> str:
         """Let it end, starting again as often as it takes (three times at most). The later stages are not run."""
         for _ in range(4):
-            output = self.head.wait()
+            output = self.head.wait(patience_s)
             if self.is_complete():
                 return output
             self.again()

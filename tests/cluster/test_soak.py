@@ -22,7 +22,7 @@ KINDS = ("head", "waiter", "worker", "worker", "slurmd")
 LONG_RECIPE = (
     RECIPE.replace("wait_s_per_batch: 0.06", "wait_s_per_batch: 0.4")
     .replace("zero_change: 1", "zero_change: 2")
-    .replace("blocks: 4\n", "blocks: 24\n")
+    .replace("blocks: 4\n", "blocks: 16\n")
     .replace("nodes: 2", "nodes: 4")
 )
 
@@ -76,7 +76,7 @@ def soaked(cluster: Cluster, clone: Path, recipe: str, kills: int, seed: int, ro
     campaign = Campaign(cluster, clone, recipe)
     begun = time.monotonic()
     killed = soak(campaign, kills, seed)
-    campaign.finish()
+    campaign.finish(patience_s=1500)
     total = sum(killed.values())
     assert total == kills, f"the campaign ended before the {kills} kills: {killed}"
     words = ", ".join(f"{number} {kind}" for kind, number in sorted(killed.items()) if number)

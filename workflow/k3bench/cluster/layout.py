@@ -38,6 +38,8 @@ class Layout:
     min_job_age_s: int = 300
     #: how long a silent node counts as alive
     node_timeout_s: int = 20
+    #: how long a node believes the controller's word: nodes with another clock need longer, a requeued job waits for it
+    credential_s: int = 5
 
     def __post_init__(self) -> None:
         names = [rack for rack in self.racks if not re.fullmatch(NAME_PATTERN.strip("^$"), rack)]
@@ -73,8 +75,7 @@ def slurm_conf(layout: Layout, folder: Path, host: str, ports: list[int], first_
         "SlurmdUser=root",
         "AuthType=auth/munge",
         "CredType=cred/munge",
-        # a requeued job is held for as long as its credential lives
-        f"AuthInfo=socket={folder}/run/munge.sock,cred_expire=5",
+        f"AuthInfo=socket={folder}/run/munge.sock,cred_expire={layout.credential_s}",
         f"StateSaveLocation={folder}/state",
         f"SlurmdSpoolDir={folder}/spool/%n",
         f"SlurmctldPidFile={folder}/run/slurmctld.pid",
