@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     """Exit status 0, or 2 with one clear error."""
     arguments = parser().parse_args(argv)
     try:
-        config = preset(arguments.preset, **_options(arguments.set))
+        config = preset(arguments.preset, **options(arguments.set))
         if arguments.count:
             _print_counts(config)
         elif arguments.bytes:
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _options(pairs: list[str]) -> dict[str, Any]:
+def options(pairs: list[str]) -> dict[str, Any]:
     """`name=value` pairs; numbers and truth values read as such."""
     named = {"true": True, "false": False}
     options: dict[str, Any] = {}

@@ -160,7 +160,7 @@ _MEANINGS = {
     "primary_level": "name the one level whose verdict is the headline, e.g. `primary_level: 1`",
     "blocks": "a whole number of ABBA/BAAB blocks per observation; 2 blocks (4 pairs) are the least for a verdict",
     "levels": "a list of concurrency levels, e.g. `levels: [1, 2, 4]`",
-    "batches": "at least 5 batches a point: its value is their median",
+    "batches": "at least 5 batches a point: its value is their median (engine k3model: 2, of 500 steps together)",
     "name": "the file's stem",
 }
 

@@ -54,7 +54,7 @@ def test_a_number_with_a_unit_is_refused_because_the_unit_is_in_the_name(value: 
         ("levels: [1, 2, 4]", "levels: [1, 2, 2]", "twice"),
         ("levels: [1, 2, 4]", "levels: []", "at least 1 item"),
         ("osl_tokens: 33", "osl_tokens: 1", "greater than or equal to 2"),
-        ("batches: 5", "batches: 4", "greater than or equal to 5"),
+        ("batches: 5", "batches: 4", "4 batches of 33 tokens are too little"),
         ("preset: nano", "preset: nanu", "valid presets: "),
         ("policy: after", "policy: afterwards", "valid policies: "),
         ("name: k3model", "name: k3modell", "k3model"),

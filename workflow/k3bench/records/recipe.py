@@ -119,7 +119,7 @@ class Workload(Model):
     osl_tokens: Annotated[int, Field(ge=2)]
     levels: Annotated[tuple[Positive, ...], Field(min_length=1)]
     stream_interval: Positive = 1
-    batches: Annotated[int, Field(ge=5)] = 5
+    batches: Annotated[int, Field(ge=2)] = 5
     warmup_batches: Annotated[int, Field(ge=0)] = 1
 
 
@@ -254,6 +254,7 @@ def _impossible(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "primary_level", f"primary_level {recipe.primary_level} is not among workload.levels", choose
     if recipe.primary_metric not in METRICS:
         yield "primary_metric", f"{recipe.primary_metric!r} is no metric", f"valid choices: {', '.join(METRICS)}"
+    yield from _impossible_batches(recipe)
     if len(set(levels)) != len(levels):
         yield "workload.levels", f"levels {levels} name a concurrency twice", "name each once"
     for i in sorted({i for i in ids if ids.count(i) > 1}):
@@ -344,6 +345,22 @@ def _impossible_build_of(recipe: Recipe, arm: Any, known: tuple[str, ...]) -> It
     if kind == "image" and name in (*IN_PROCESS, *K3MODEL):
         problem = f"engine {name} runs from Python packages, not from a container image"
         yield f"arms.{arm}.build", problem, "use a build of kind git, wheel or installed"
+
+
+#: A point's value is a median of batches, or rests on so many steps in this process that two batches scatter less.
+LEAST_BATCHES, LEAST_STEPS = 5, 500
+
+
+def _impossible_batches(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Points of too little."""
+    batches, osl = recipe.workload.batches, recipe.workload.osl_tokens
+    if batches >= LEAST_BATCHES or (recipe.engine.name == "k3model" and batches * osl >= LEAST_STEPS):
+        return
+    problem = f"{batches} batches of {osl} tokens are too little for a point"
+    cure = (
+        f"use at least {LEAST_BATCHES} batches, or with engine k3model batches x osl_tokens of at least {LEAST_STEPS}"
+    )
+    yield "workload.batches", problem, cure
 
 
 def _impossible_serving(recipe: Recipe) -> Iterator[tuple[str, str, str]]:

@@ -1,0 +1,153 @@
+"""Peers of the decode step: the same step under torch.compile, the torch twins, and fla-core's KDA kernel.
+
+In: a recipe's engine. Out: plain data and lines. Four layers (one of them MLA) stand for the step, because compiling 93
+unrolled ones takes longer than measuring them; each is captured in one graph. Out of scope: GEMVs (`kernels.py`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from typing import Any
+
+import decode_parts as parts
+import torch
+
+from k3bench.records.recipe import Recipe
+from k3model.capture import Decode
+from k3model.config import preset
+from k3model.decode import build
+from k3model.kernels.kda import kda_stage, kda_step
+from k3model.policy import POLICIES
+from k3model.ranges import no_ranges
+from k3model.streams import multi_stream
+
+LAYERS = 4
+#: Calls of one small kernel in a graph, each on a layer's cache of its own.
+CALLS = 32
+
+
+def peers(recipe: Recipe, rounds: int, steps: int) -> dict[str, Any]:
+    """Every peer at the recipe's first level."""
+    level, found = recipe.workload.levels[0], {}
+    options = {**recipe.engine.options, "layers": LAYERS}
+    wanted = recipe.engine.device
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    sessions = {}
+    for name, kernels in (("kernels", options.get("kernels", "torch")), ("twins", "torch"), ("compiled", "torch")):
+        config = preset(recipe.engine.preset, **{**options, "kernels": kernels})
+        context = recipe.workload.isl_tokens + recipe.workload.osl_tokens
+        model = build(config, device=device, seed=recipe.seed, max_batch=level, context=context)
+        session = (
+            Compiled(model, POLICIES["serial"], level)
+            if name == "compiled"
+            else Decode(model, POLICIES["serial"], level)
+        )
+        session.fill(recipe.workload.isl_tokens, seed=recipe.seed)
+        snapshot = session.snapshot()
+        started = time.monotonic()
+        session.capture()
+        sessions[name] = (session, snapshot)
+        print(f"{name}: ready after {time.monotonic() - started:.1f} s", flush=True)
+    print(f"\na step of {LAYERS} layers, batch {level}, against our kernels")
+    for name in ("twins", "compiled"):
+
+        def one(which: str) -> Callable[[], float]:
+            session, snapshot = sessions[which]
+            return lambda: sorted(parts.step_ns(session, snapshot, steps))[steps // 2] / 1e6
+
+        delta = parts.paired(one("kernels"), one(name), rounds)
+        found[name] = parts.plain(delta)
+        print(f"{name:<9} {delta.after_ms:.4f} ms, kernels {delta.before_ms:.4f} ms: {delta.delta_pct:+.1f} %")
+    found["kda"] = _kda(sessions["kernels"][0], level)
+    return found
+
+
+class Compiled(Decode):
+    """A session whose step is compiled, then captured: the graph is ours in every arm."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._compiled = torch.compile(self._plain, dynamic=False, mode="max-autotune-no-cudagraphs")
+
+    def _plain(self) -> None:
+        logits = self.model.step(self.tokens, self.rows, self.forks)
+        self._choose(logits)
+
+    @torch.no_grad()
+    def capture(self) -> None:
+        """Compile and warm up on a stream of its own, then capture."""
+        before = self.snapshot()
+        if self.model.device.type != "cuda":
+            self._compiled()
+            return self.restore(before)
+        side = torch.cuda.Stream(self.model.device)
+        with multi_stream(False), torch.cuda.stream(side):
+            for _ in range(3):
+                self._compiled()
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._compiled()
+        self.restore(before)
+
+    @torch.no_grad()
+    def _eager_step(self, ranges: Any = no_ranges) -> None:
+        self._compiled()
+
+
+def _kda(session: Decode, level: int) -> dict[str, Any] | str:
+    """Our step with conv, gates and gated norm, beside fla's recurrence with gates alone."""
+    if session.model.device.type != "cuda" or session.model.config.kernels != "triton":
+        return "not run: no GPU"
+    if importlib.util.find_spec("fla") is None:
+        print("fla-core is not importable: its kernel was not run")
+        return "not run: fla-core is not importable"
+    from fla.ops.kda import fused_recurrent_kda
+
+    config, caches = session.model.config, session.model.caches
+    h, D = config.kda_heads_local, config.kda_head_dim
+    layer, slots = session.model.layers[0].self_attn, caches.slots[:level]
+    x = torch.randn(level, config.hidden, device="cuda", dtype=torch.bfloat16)
+    projected = layer.project_in(x, session.forks)  # type: ignore[union-attr]
+    q, k, v = (torch.randn(level, 1, h, D, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    g, beta = torch.randn(level, 1, h, D, device="cuda"), torch.randn(level, 1, h, device="cuda")
+    states = [torch.randn(level, h, D, D, device="cuda") for _ in range(CALLS)]
+
+    def ours(call: int) -> Any:
+        cache = caches.kda[call % len(caches.kda)]
+        return kda_step(projected, kda_stage(cache, slots), layer.constants, cache, slots)  # type: ignore[union-attr]
+
+    def theirs(call: int) -> Any:
+        return fused_recurrent_kda(
+            q, k, v, g, beta, A_log=layer.A_log, dt_bias=layer.dt_bias, initial_state=states[call],  # type: ignore[union-attr]
+            output_final_state=True, use_qk_l2norm_in_kernel=True, use_gate_in_kernel=True,
+            use_beta_sigmoid_in_kernel=True, lower_bound=config.gate_lower_bound,
+        )  # fmt: skip
+
+    told = {"ours_us": _graphed_us(ours), "fla_us": _graphed_us(theirs)}
+    print(
+        f"KDA, batch {level}: staging and step {told['ours_us']:.2f} us, fla recurrence alone {told['fla_us']:.2f} us"
+    )
+    return told
+
+
+def _graphed_us(call: Callable[[int], Any]) -> float:
+    """Microseconds a call, of many in one graph."""
+    for _ in range(2):
+        call(0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for number in range(CALLS):
+            call(number)
+    times = []
+    for _ in range(10):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        graph.replay()
+        last.record()
+        torch.cuda.synchronize()
+        times.append(first.elapsed_time(last) * 1000 / CALLS)
+    return float(sorted(times)[len(times) // 2])
