@@ -228,11 +228,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until SIGTERM. Exit status 0, or 2 with one clear error."""
-    from k3model.__main__ import _options
+    from k3model.__main__ import options
 
     arguments = parser().parse_args(argv)
     try:
-        config = preset(arguments.preset, **_options(arguments.set))
+        config = preset(arguments.preset, **options(arguments.set))
         served = _served(config, arguments)
     except K3ModelError as error:
         print(f"error: {error}", file=sys.stderr)
