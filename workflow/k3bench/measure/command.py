@@ -128,4 +128,5 @@ def _in_words(summary: Allocation) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{text}\n")  # in one piece: many threads speak
+    sys.stderr.flush()

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from k3bench.errors import StoreError
-from k3bench.measure.allocation import AllocationSpec, accepted_block, load_spec
+from k3bench.measure.allocation import AllocationSpec, accepted_block, spec_of
 from k3bench.records.ledger import Attempt
 from k3bench.records.plan import Plan, PlannedObservation
 from k3bench.store import CampaignFolder, read_record
@@ -37,13 +37,13 @@ class Row:
 def rows(plan_path: Path, *, jobs: Path = JOBS) -> list[Row]:
     """Every planned allocation, in the order of the plan."""
     plan = read_record(plan_path, Plan)
-    return [_row(plan_path.parent, o, a.id, jobs) for o in plan.observations for a in o.allocations]
+    return [_row(plan_path.parent, plan, o, a.id, jobs) for o in plan.observations for a in o.allocations]
 
 
-def _row(root: Path, planned: PlannedObservation, name: str, jobs: Path) -> Row:
+def _row(root: Path, plan: Plan, planned: PlannedObservation, name: str, jobs: Path) -> Row:
     where, rack = f"{planned.id}/{name}", planned.rack
     try:
-        spec = load_spec(root, planned.id, name)
+        spec = spec_of(CampaignFolder(root), plan, planned.id, name)
     except StoreError:
         return Row(where, rack, planned.pair, "-", "waiting", "", "", "its builds are not made yet")
     builds = _builds(spec)
@@ -61,7 +61,8 @@ def _row(root: Path, planned: PlannedObservation, name: str, jobs: Path) -> Row:
 def _builds(spec: AllocationSpec) -> str:
     """The pair, and what its arms were made from."""
     origins = dict.fromkeys(build.origin for build in spec.builds.values())
-    return f"{spec.observation.pair}: {' | '.join(origins)}"
+    rebuilt = " (rebuilt)" if spec.builds["before"].rebuild else ""
+    return f"{spec.observation.pair}{rebuilt}: {' | '.join(origins)}"
 
 
 def _state(attempt: Attempt, words: str) -> str:
@@ -111,7 +112,7 @@ def cancel_all(plan_path: Path, *, jobs: Path = JOBS) -> list[str]:
     for observation in plan.observations:
         for allocation in observation.allocations:
             try:
-                spec = load_spec(plan_path.parent, observation.id, allocation.id)
+                spec = spec_of(CampaignFolder(plan_path.parent), plan, observation.id, allocation.id)
             except StoreError:
                 continue
             if (attempt := cancel(spec.key, jobs=jobs)) is not None:
