@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from k3bench.cluster import Cluster, Layout
 
+from ..workflow.clone import ROOT
 from .campaign import Campaign, until
 
 NODES = Layout().nodes
@@ -54,13 +56,20 @@ def check(fault: str, campaign: Campaign, seconds: float, *, most_redone: int | 
 def table(rows: list[Row], cluster: Cluster) -> str:
     """Markdown with its provenance."""
     version = cluster.call("scontrol", "--version", check=False)[1].strip() or "Slurm"
-    head = "| fault | planned | accepted | accepted twice | lost | superseded | blocks redone | seconds to the end |"
+    head = "| fault | planned | accepted | accepted twice | lost | superseded | blocks redone | seconds to recover |"
     rule = "| :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     numbers = [(r.planned, r.accepted, r.twice, r.lost, r.superseded, r.redone, round(r.seconds)) for r in rows]
     lines = [f"| {r.fault} | {' | '.join(map(str, n))} |" for r, n in zip(rows, numbers, strict=True)]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}"
-    origin = f"{version}, loopback cluster of {len(NODES)} virtual nodes, {machine}"
+    origin = f"{version}, loopback cluster of {len(NODES)} virtual nodes, {machine}, commit {_commit()}"
     return "\n".join([f"Measured on: {origin}.", "", head, rule, *lines, ""])
+
+
+def _commit() -> str:
+    """Of the sources under test; says so when they are not as committed."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def heal(cluster: Cluster) -> None:
