@@ -78,7 +78,11 @@ class Cluster:
         if reason := missing_packages(accounting=layout.accounting):
             raise K3Error(f"no loopback cluster here: {reason}")
         if self.is_up():
-            raise K3Error("a loopback cluster runs here already", where=str(self.folder), fix="./k3 cluster down")
+            raise K3Error(
+                "a loopback cluster runs here already",
+                where=str(self.folder),
+                fix="./k3 cluster down, or --dir for a second",
+            )
         self._prepare(layout)
         self.start("munged")
         if layout.accounting:
