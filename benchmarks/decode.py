@@ -34,13 +34,11 @@ from k3bench.measure.engines.k3model import InProcessK3, snapshots
 from k3bench.recipe import load_recipe
 from k3bench.records.recipe import Recipe
 from k3model.capture import Decode
-from k3model.footprint import bytes_per_step
+from k3model.footprint import READ_TB_S, bytes_per_step
 from k3model.policy import FORKS, POLICIES, TABLE, OverlapPolicy, with_forks
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = ("steps", "harness", "ideal", "forks", "best", "peers")
-#: What a pure read reaches on an H200; the floor of a step is its bytes over this.
-READ_TB_S = 4.45
 #: The harness may cost this much of a step.
 HARNESS_PCT = 0.3
 

@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("--count", action="store_true", help="print parameter counts from a build without memory")
     out.add_argument("--bytes", action="store_true", help="print bytes moved per step at batch 1, 2, 4, 8")
+    out.add_argument("--by-op", action="store_true", help="with --bytes: op by op, at --batch")
     return out
 
 
@@ -58,7 +59,8 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.count:
             _print_counts(config)
         elif arguments.bytes:
-            _print_bytes(config, 8192 if arguments.context is None else arguments.context)
+            context = 8192 if arguments.context is None else arguments.context
+            _print_ops(config, arguments.batch, context) if arguments.by_op else _print_bytes(config, context)
         else:
             _print_tokens(config, arguments)
     except K3ModelError as error:
@@ -128,6 +130,20 @@ def _print_bytes(config: K3Config, context: int) -> None:
         moved = bytes_per_step(config, batch, context)
         parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in moved.items())
         print(f"batch {batch}: {sum(moved.values()) / 1e9:.1f} GB a step ({parts})")
+
+
+def _print_ops(config: K3Config, batch: int, context: int) -> None:
+    from k3model.footprint import READ_TB_S, bytes_by_op
+
+    print(f"{config.name}, batch {batch}, {context} tokens; microseconds at {READ_TB_S} TB/s")
+    print("family op                                  layers  MB each  us each  ms a step")
+    rows = [row for row in bytes_by_op(config, batch, context) if row.layers]
+    for row in rows:
+        us = row.bytes_each / READ_TB_S / 1e6
+        each = f"{row.bytes_each / 1e6:<8.2f} {us:<8.2f} {us * row.layers / 1e3:.3f}"
+        print(f"{row.family:<6} {row.op:<36}{row.layers:<7} {each}")
+    total = sum(row.layers * row.bytes_each for row in rows)
+    print(f"step   {total / 1e9:.2f} GB, {total / READ_TB_S / 1e9:.3f} ms")
 
 
 if __name__ == "__main__":

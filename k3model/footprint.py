@@ -12,6 +12,8 @@ from k3model.config import K3Config
 from k3model.hits import seeded_hits
 
 BF16, F32, E4M3 = 2, 4, 1
+#: Terabytes a second that a pure read reaches on an H200. Bytes over this are a floor, not a measurement.
+READ_TB_S = 4.45
 #: Half a byte a weight and one scale byte for 32 of them.
 MXFP4 = 0.5 + 1 / 32
 
@@ -48,6 +50,51 @@ def bytes_per_step(config: K3Config, batch: int, context: int) -> dict[str, int]
         "kda_state": batch * len(config.kda_layers) * _kda_row_bytes(config),
         "latent": batch * context * len(config.mla_layers) * config.latent_row * _cache_byte(config),
     }
+
+
+class OpBytes(NamedTuple):
+    """One op of a step: how many layers have it, and what it must read (states: and write) in each."""
+
+    family: str
+    op: str
+    layers: int
+    bytes_each: float
+
+
+def bytes_by_op(config: K3Config, batch: int, context: int) -> list[OpBytes]:
+    """`bytes_per_step`, op by op in the order of a layer; the sum is the same. Activations are left out as there."""
+    kda, mla, moe = len(config.kda_layers), len(config.mla_layers), config.layers - config.dense_layers
+    hidden, d, latent = config.hidden, config.kda_width_local, config.latent
+    read = E4M3 if config.kda_weights == "fp8" else BF16
+    h, low, C = config.mla_heads_local, config.q_lora_rank, config.kv_lora_rank
+    shared = hidden * config.shared_intermediate_local * BF16
+    hits = sum(expected_experts(config, i, batch) for i in range(config.dense_layers, config.layers))
+    recurrence = 3 * d * config.conv_width * F32 + batch * _kda_row_bytes(config)
+    return [
+        OpBytes("KDA", "q, k, v, g", kda, 4 * d * hidden * read),
+        OpBytes("KDA", "f_a, b", kda, config.kda_bfa_rows * hidden * BF16),
+        OpBytes("KDA", "f_b", kda, d * config.kda_gate_rank * BF16),
+        OpBytes("KDA", "conv, gates, delta rule, gated norm", kda, recurrence),
+        OpBytes("KDA", "o_proj", kda, d * hidden * read),
+        OpBytes("MLA", "q_a", mla, hidden * low * BF16),
+        OpBytes("MLA", "norm, q_b", mla, low * h * (config.qk_nope_dim + config.qk_rope_dim) * BF16),
+        OpBytes("MLA", "kv_a", mla, hidden * config.latent_row * BF16),
+        OpBytes("MLA", "absorb", mla, C * h * config.qk_nope_dim * BF16),
+        OpBytes("MLA", "attention", mla, batch * context * config.latent_row * _cache_byte(config)),
+        OpBytes("MLA", "values", mla, C * h * config.v_dim * BF16),
+        OpBytes("MLA", "output gate", mla, hidden * h * config.v_dim * BF16),
+        OpBytes("MLA", "o_proj", mla, hidden * h * config.v_dim * BF16),
+        OpBytes("MoE", "router", moe, config.experts * hidden * BF16),
+        OpBytes("MoE", "latent down", moe, latent * hidden * BF16),
+        OpBytes("MoE", "routed experts", moe, hits / moe * expert_bytes(config) if moe else 0.0),
+        OpBytes("MoE", "norm, latent up", moe, latent * hidden * BF16),
+        OpBytes("MoE", "shared gate, up", moe, 2 * shared),
+        OpBytes("MoE", "shared down", moe, shared),
+        OpBytes("other", "dense MLP", config.dense_layers, 3 * hidden * config.mlp_intermediate_local * BF16),
+        OpBytes("other", "add, AttnRes mix, norm", 2 * config.layers, hidden * (F32 + BF16)),
+        OpBytes("other", "last mix", 1, hidden * F32),
+        OpBytes("other", "lm_head", 1, config.vocab_local * hidden * BF16),
+    ]
 
 
 def expected_experts(config: K3Config, layer: int, batch: int) -> float:

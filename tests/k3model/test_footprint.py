@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from k3model.config import preset
 from k3model.decode import build
-from k3model.footprint import bytes_per_step, count_parameters, expert_bytes
+from k3model.footprint import bytes_by_op, bytes_per_step, count_parameters, expert_bytes
 from k3model.hits import seeded_hits
 
 
@@ -52,3 +53,13 @@ def test_weight_bytes_are_those_of_the_built_model() -> None:
     moved = bytes_per_step(config, 1, 0)
     for name, size in held.items():
         assert abs(moved[name] / size - 1) < 3e-3, name
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("rank-93", {}), ("rank-93", {"variant": "A", "kda_weights": "fp8"}), ("nano", {})]
+)
+def test_ops_share_out_the_bytes_of_a_step(name: str, options: dict[str, str]) -> None:
+    """Op by op and by kind of weight, the same total: nothing is counted twice or left out."""
+    config = preset(name, **options)
+    by_op = sum(row.layers * row.bytes_each for row in bytes_by_op(config, 4, 8192))
+    assert by_op == pytest.approx(sum(bytes_per_step(config, 4, 8192).values()), abs=len(bytes_by_op(config, 4, 8192)))
