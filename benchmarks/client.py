@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--aiperf", type=Path, help="a virtual environment with aiperf; without it only ours runs")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--loads", default="few,many,full", help="which loads to run (default: few,many,full)")
     parser.add_argument("--ours", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.ours:
@@ -163,15 +164,15 @@ def main() -> None:
         run_ours(url, Load("", float(pace), int(concurrency), int(requests), int(osl)))
         return
     c = args.concurrency
-    loads = [
-        Load("10 ms a token, few", 10.0, 8, 64, 64),
-        Load("10 ms a token, many", 10.0, c, 2 * c, 256),
-        Load("as fast as it goes", 0.0, c, 4 * c, 1000),
-    ]
+    loads = {
+        "few": Load("10 ms a token, few", 10.0, 8, 64, 64),
+        "many": Load("10 ms a token, many", 10.0, c, 2 * c, 256),
+        "full": Load("as fast as it goes", 0.0, c, 4 * c, 1000),
+    }
     with tempfile.TemporaryDirectory() as name, server(Path(name)) as url:
         ours(url, Load("byte code", 0.0, 1, 1, 2), Path(name))
-        for load in loads:
-            _compare(args, load, url, Path(name))
+        for load in args.loads.split(","):
+            _compare(args, loads[load], url, Path(name))
 
 
 def _compare(args: argparse.Namespace, load: Load, url: str, folder: Path) -> None:
