@@ -15,8 +15,8 @@ from typing import Any, Literal
 DATA = Path(__file__).with_name("choices.json")
 #: Multiprocessors to keep busy, and how many programs on each are enough to keep memory busy.
 PROCESSORS, PROGRAMS_EACH = 132, 4
-#: Weights one program asks for at once: 56 registers a thread at four warps.
-BYTES_AHEAD = 28 * 1024
+#: Weights that one warp asks for at once: 56 registers a thread.
+BYTES_AHEAD = 7 * 1024
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Choice:
 
 def choose(op: str, rows: int, columns: int, batch: int) -> Choice:
     """Measured if there is a measurement, else the rule."""
-    measured = _measured().get(key(op, rows, columns, batch))
-    if measured is not None:
-        return measured
+    found = measured().get(key(op, rows, columns, batch))
+    if found is not None:
+        return found
     return expert_rule("mma") if op.startswith("expert") else rule(rows, columns, batch, paired=op == "situ")
 
 
@@ -48,13 +48,12 @@ def rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice
     block_k = max(16, min(1024, columns & -columns))
     if block_k < 128:
         block_k = min(1024, 1 << (columns - 1).bit_length())  # the last piece is masked
-    block_n = 16
-    while block_n > 1 and (
-        rows // block_n < PROCESSORS * PROGRAMS_EACH or block_n * columns * (4 if paired else 2) > BYTES_AHEAD
-    ):
+    warps = max(1, block_k // 256)  # eight columns a thread, so that x needs no other layout than the weights
+    most, block_n = BYTES_AHEAD * warps // (columns * (4 if paired else 2)), 16
+    while block_n > 1 and (rows // block_n < PROCESSORS * PROGRAMS_EACH or block_n > most):
         block_n //= 2
     steps = -(-columns // block_k)
-    return Choice("fma", block_n, block_k, steps if batch <= 2 else min(steps, 3), 4)
+    return Choice("fma", block_n, block_k, steps if batch <= 2 else min(steps, 3), warps)
 
 
 def expert_rule(path: Literal["fma", "mma"]) -> Choice:
@@ -63,7 +62,8 @@ def expert_rule(path: Literal["fma", "mma"]) -> Choice:
 
 
 @cache
-def _measured() -> dict[str, Choice]:
+def measured() -> dict[str, Choice]:
+    """What the data file holds."""
     found: dict[str, Any] = json.loads(DATA.read_text())["choices"]
     return {name: Choice(**choice) for name, choice in found.items()}
 

@@ -188,11 +188,11 @@ def _by_eight(products, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # type: 
 
 @jit
 def _rms_scale(x, eps, K: tl.constexpr, BLOCK_K: tl.constexpr):  # type: ignore[no-untyped-def]
-    """1 / rms of one row."""
+    """1 / rms of one row. Its loads are of another kind than those of the product, so that each has its own layout."""
     k = tl.arange(0, BLOCK_K)
     squares = tl.zeros([BLOCK_K], tl.float32)
     for start in tl.static_range(0, K, BLOCK_K):
-        v = tl.load(x + start + k, mask=start + k < K, other=0.0).to(tl.float32)
+        v = tl.load(x + start + k, mask=start + k < K, other=0.0, cache_modifier=".ca").to(tl.float32)
         squares += v * v
     return tl.rsqrt(tl.sum(squares, 0) / K + eps)
 

@@ -96,5 +96,6 @@ def experts(
     blocks = choose("expert up", inner, latent, batch), choose("expert down", latent, inner, batch)
     if blocks[0].path == "mma" and experts_mma.fits(z, hits, packed):
         return experts_mma.experts(z, mix, hits, packed, beta, linear_beta, blocks, pdl=pdl)
-    blocks = expert_rule("fma"), expert_rule("fma")
+    if blocks[0].path == "mma":
+        blocks = expert_rule("fma"), expert_rule("fma")
     return experts_fma.experts(z, mix, hits.table, packed, beta, linear_beta, blocks, pdl=pdl)
