@@ -158,6 +158,7 @@ def describe(plan: Plan) -> str:
             f"{recipe.name}: {recipe.title}{' (simulated)' if recipe.simulated else ''}",
             f"before = {recipe.arms.before.policy}, after = {recipe.arms.after.policy}; "
             f"headline at concurrency {recipe.primary_level}, margin {recipe.margin_pct:g} %, seed {recipe.seed}",
+            *_builds(recipe),
             "",
             header.rstrip(),
             "-" * len(header),
@@ -166,6 +167,16 @@ def describe(plan: Plan) -> str:
             *cost(plan),
         ]
     )
+
+
+def _builds(recipe: Recipe) -> list[str]:
+    """What the arms are built from, where anything is built."""
+    lines = []
+    for arm in ("before", "after") if recipe.builds else ():
+        spec = recipe.build_of(arm)
+        told = spec.model_dump(exclude={"kind"}, exclude_defaults=True)
+        lines.append(f"{arm} from {spec.kind} {', '.join(f'{name} {value}' for name, value in told.items())}".rstrip())
+    return lines
 
 
 def cost(plan: Plan) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 
 from k3bench.build import build_pair
 from k3bench.errors import BuildError, RecipeError
+from k3bench.plan import describe
 from k3bench.records.plan import Plan
 from k3bench.runnable import runnable
 from k3bench.store import CampaignFolder
@@ -124,6 +125,13 @@ def test_what_is_installed_and_not_rebuilt_is_left_as_it_is(planned: Planned, tm
         *("arm", "engine", "environment", "git_commit", "git_dirty", "kind", "pair", "policy", "preset", "schema"),
         *("source_digest", "versions"),
     }
+
+
+def test_the_plan_says_what_will_be_built(planned: Planned) -> None:
+    """Before anything is."""
+    text = describe(planned(builds={"old": "{kind: git, ref: main~1, patch: fix.patch}", "new": GIT}))
+    assert "before from git ref main~1, patch fix.patch" in text
+    assert "after from git ref HEAD" in text
 
 
 GIT = "{kind: git, ref: HEAD}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from campaigns import DIGEST, STAMP, noisy, plan, points
 
 from k3bench.compare.campaign import campaign
+from k3bench.publish.markdown import pull_request
+from k3bench.publish.table import report
 from k3bench.records.equivalence import Equivalence, EquivalenceRow
 from k3bench.records.measurement import Arm
 from k3bench.records.plan import Build
@@ -104,6 +106,31 @@ def test_probes_that_did_not_run_or_failed_stay_outstanding() -> None:
     assert len(seen.equality) == 3
     open_rows = {(o.what, o.fix) for o in seen.outstanding if o.kind == "equality"}
     assert open_rows == {("greedy: not run", "no CUDA"), ("fork 3: failed", "")}
+
+
+def test_rows_say_what_their_builds_were_made_from() -> None:
+    """Commits of built arms stand in the row and in the report; a zero change names the one it runs twice."""
+    of = plan()
+    made = {"kind": "git", "rebuild": True, "name": "main"}
+    builds = [
+        _build("before", "a").model_copy(update=made | {"git_commit": "1" * 40, "history": "after is 1 commit ahead"}),
+        _build("after", "b").model_copy(update=made | {"git_commit": "2" * 40, "patch_digest": "c" * 64}),
+    ]
+    seen = campaign(of, points(of, noisy()), builds=builds)
+    rows = {row.observation: row for row in seen.observations if row.build_pair == "p1"}
+    assert rows["obs1"].made_from == {"before": "1" * 12, "after": f"{'2' * 12}+patch {'c' * 12}"}
+    assert all(row.made_from == {"before": "1" * 12} for row in rows.values() if row.zero_change)
+    text = pull_request(report(seen))
+    assert f"p1 (rebuilt): before {'1' * 12}, after {'2' * 12}+patch {'c' * 12}" in text
+    assert "builds: after is 1 commit ahead" in text
+
+
+def test_pairs_that_were_made_from_different_sources_are_flagged() -> None:
+    """A branch moved between two builds of one arm: the observations do not measure the same change."""
+    of = plan()
+    moved = [_build("before", "a"), _build("before", "b").model_copy(update={"pair": "p2"})]
+    found = campaign(of, points(of, noisy()), builds=moved).outstanding
+    assert any("different sources in different build pairs" in o.what for o in found)
 
 
 def test_arms_that_differ_in_more_than_what_was_declared_are_flagged() -> None:

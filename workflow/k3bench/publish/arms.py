@@ -69,20 +69,21 @@ def _arm(
     ]
     group = "zero-change" if row.zero_change else arm
     first = points[0]
+    built: Arm = "before" if row.zero_change else arm
     tags = {
         "arm": group,
         "side": arm,
         "obs": row.observation,
         "rack": first.rack,
-        "build": f"{first.pair}/{arm}",
+        "build": f"{first.pair}/{built}",
         "build.digest": first.build,
         "job": ", ".join(sorted({p.job for p in points})),
         "device": first.device,
         "runs.invalid": str(len({_position(p) for p in taken if not p.valid})),
         "runs.superseded": str(len({_position(p) for p in left})),
         **shared_tags(campaign.record, group),
-        **_commit(evidence, first.pair, arm),
-        **_made(evidence, first.pair, arm),
+        **_commit(evidence, first.pair, built),
+        **_made(evidence, first.pair, built),
     }
     return Projected(
         key=f"{campaign.record.campaign}/{row.observation}/{arm}",
