@@ -55,14 +55,19 @@ def check(fault: str, campaign: Campaign, seconds: float, *, most_redone: int | 
 
 def table(rows: list[Row], cluster: Cluster) -> str:
     """Markdown with its provenance."""
-    version = cluster.call("scontrol", "--version", check=False)[1].strip() or "Slurm"
     head = "| fault | planned | accepted | accepted twice | lost | superseded | blocks redone | seconds to recover |"
     rule = "| :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     numbers = [(r.planned, r.accepted, r.twice, r.lost, r.superseded, r.redone, round(r.seconds)) for r in rows]
     lines = [f"| {r.fault} | {' | '.join(map(str, n))} |" for r, n in zip(rows, numbers, strict=True)]
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}"
-    origin = f"{version}, loopback cluster of {len(NODES)} virtual nodes, {machine}, commit {_commit()}"
-    return "\n".join([f"Measured on: {origin}.", "", head, rule, *lines, ""])
+    return "\n".join([f"Measured on: {origin(cluster)}.", "", head, rule, *lines, ""])
+
+
+def origin(cluster: Cluster) -> str:
+    """Where and of what something was measured."""
+    version = cluster.call("scontrol", "--version", check=False)[1].strip() or "Slurm"
+    load = f"{os.cpu_count()} cores at a load of {os.getloadavg()[2]:.0f}"
+    machine = f"{load}, {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}"
+    return f"{version}, loopback cluster of {len(NODES)} virtual nodes, {machine}, commit {_commit()}"
 
 
 def _commit() -> str:

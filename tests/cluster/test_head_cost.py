@@ -15,6 +15,7 @@ from k3bench.cluster import Cluster
 
 from ..workflow.test_kills import victims
 from .campaign import RECIPE, Campaign, until
+from .faults import origin
 
 WATCHED_S = 60.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -72,7 +73,7 @@ def test_waiting_costs_one_process_and_one_question_an_interval(cluster, tmp_pat
     memory = {kind: round(mb, 1) for kind, mb in sorted(after.memory.items())}
     asked, cpu = after.questions - before.questions, after.cpu_s - before.cpu_s
     text = f"{waiting} waiting: MB {memory}, {cpu:.2f} CPU s and {asked} questions in {WATCHED_S:.0f} s, "
-    text += f"all submitted after {submitted_s:.0f} s"
+    text += f"all submitted after {submitted_s:.0f} s; {origin(campaign.cluster)}"
     print(text)
     if target := os.environ.get("K3_HEAD_COST"):
         with Path(target).open("a") as file:
