@@ -97,8 +97,13 @@ async def _run(target: Target, plan: Sequence[Sequence[Ask]], told: Told | None)
                 break
         return kept
 
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, auto_decompress=False, read_bufsize=1 << 20) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        # No request may depend on the one before it.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        read_bufsize=1 << 20,
+    ) as session:
         epoch_ns, cpu = time.perf_counter_ns(), time.process_time()
         found = await _all([worker(asks) for asks in plan])
         wall_s, cpu_s = (time.perf_counter_ns() - epoch_ns) / 1e9, time.process_time() - cpu
