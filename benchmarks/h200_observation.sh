@@ -8,13 +8,14 @@
 #   benchmarks/h200_observation.sh obs1 all         measure, then evidence
 #   K3_DRY=1 OUT=/tmp/dry benchmarks/h200_observation.sh obs1 all     nano on a CPU: the path, not the times
 #
+# RECIPE: another recipe for this kind of machine (h200_ranks.sh gives one over several GPUs).
 # OUT: where results and the pack go (default: results). VERIFY_S: seconds for equality probes a preset (default 75).
 # LIBDW: a libdw.so.1 for the importer of nsys, if the machine lacks one. K3BENCH_COMMIT: the commit, in an archive.
 set -u
 cd "$(dirname "$0")/.."
 observation=${1:?which observation: obs1, obs2, obs3, zero1, zero2 or zero3}
 stage=${2:-all}
-recipe=recipes/h200-rank93.yaml
+recipe=${RECIPE:-recipes/h200-rank93.yaml}
 OUT=${OUT:-results}
 export PYTHONPATH="$PWD/workflow:$PWD" CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONUNBUFFERED=1
 say() { printf '%s [%ss] %s\n' "$observation" "$(($(date +%s) - began))" "$*"; }
@@ -22,11 +23,11 @@ began=$(date +%s)
 mkdir -p "$OUT"
 if [ "${K3_DRY:-}" ]; then
     mkdir -p "$OUT/dry"
-    sed -e 's/preset: .*/preset: nano/; s/device: .*/device: cpu/; s/context: noise/context: prefill/' \
-        -e '/options:/d; s/isl_tokens: .*/isl_tokens: 16/; s/osl_tokens: .*/osl_tokens: 4/; s/levels: .*/levels: [1, 2]/' \
+    sed -e '/collectives: distributed/!{/options:/d}' -e 's/preset: .*/preset: nano/; s/device: .*/device: cpu/; s/context: noise/context: prefill/' \
+        -e 's/isl_tokens: .*/isl_tokens: 16/; s/osl_tokens: .*/osl_tokens: 4/; s/levels: .*/levels: [1, 2]/' \
         -e 's/batches: 2/batches: 5/; s/^blocks: .*/blocks: 1/; s/^blocks_per_allocation: .*/blocks_per_allocation: 1/' \
-        "$recipe" > "$OUT/dry/h200-rank93.yaml"
-    recipe=$OUT/dry/h200-rank93.yaml
+        "$recipe" > "$OUT/dry/$(basename "$recipe")"
+    recipe=$OUT/dry/$(basename "$recipe")
 fi
 name=$(basename "$recipe" .yaml)
 root=$OUT/$name
@@ -36,7 +37,7 @@ seen=$root/observations/$observation
 measure() {
     export TRITON_CACHE_DIR="$OUT/triton-$observation"
     rm -rf "$TRITON_CACHE_DIR"
-    if [ -z "${K3_DRY:-}" ]; then
+    if [ -z "${K3_DRY:-}" ] && grep -q 'kernels: triton' "$recipe"; then
         python3 -m k3model.kernels.warm rank-93 --batches 1 2 4 8 --set kernels=triton --set expert_weights=mxfp4 ||
             return 1
         say "kernels compiled"

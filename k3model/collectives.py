@@ -19,6 +19,9 @@ from k3model.config import K3Config
 from k3model.errors import CollectiveError, ConfigError
 from k3model.streams import in_side_leg
 
+#: One buffer in, one out: a single kernel in a graph. torch 2.13 gave it another name.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 class Collectives:
     """`kind` is what a record must say: none_needed, absent (peers missing, sums stay partial) or the real backend."""
@@ -50,9 +53,10 @@ class Collectives:
         self._check(share)
         if not self.real:
             return share
-        shares = [torch.empty_like(share) for _ in range(dist.get_world_size())]
-        dist.all_gather(shares, share.contiguous())
-        return torch.cat(shares, dim=-1)
+        (rows, columns), ranks = share.shape, dist.get_world_size()
+        gathered = share.new_empty(ranks * rows, columns)
+        _gather(gathered, share.contiguous())
+        return gathered.view(ranks, rows, columns).transpose(0, 1).reshape(rows, ranks * columns)
 
     def barrier(self) -> None:
         """All ranks stand here at once; between runs only, never inside a step."""

@@ -54,7 +54,8 @@ def test_two_nodes_hold_two_ranks_and_each_proves_its_rack(cluster: Cluster, tmp
     assert read_record(folder.allocation("obs1", "alloc1"), Allocation).status == "measured", said[-4000:]
     for point in folder.records("obs1", "points", Measurement):
         detail = {check.name: check.detail for check in point.checks if check.ok}["ranks_present"]
-        assert detail == "2 ranks on 2 nodes: 0 d127-n1 (spine.d127.d127-n1) cpu, 1 d127-n2 (spine.d127.d127-n2) cpu"
+        each = "0 d127-n1 (spine.d127.d127-n1) cpu, 1 d127-n2 (spine.d127.d127-n2) cpu"
+        assert detail == f"2 ranks on 2 nodes: {each}; gloo x2"
     for found in folder.records("obs1", "fingerprints", Fingerprint):
         assert [place.slurm["SLURM_TOPOLOGY_ADDR"] for place in found.stable.ranks] == [
             "spine.d127.d127-n1",

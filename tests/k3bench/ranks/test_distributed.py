@@ -59,7 +59,7 @@ def test_two_ranks_are_measured_and_verified_by_the_same_commands(folder: Campai
         checks = {check.name: check for check in point.checks}
         assert all(check.ok for check in point.checks)
         assert {"ranks_present", "ranks_agree", "tokens_repeat"} <= checks.keys()
-        assert re.fullmatch(r"2 ranks on 1 node: 0 \S+ cpu, 1 \S+ cpu", checks["ranks_present"].detail)
+        assert re.fullmatch(r"2 ranks on 1 node: 0 \S+ cpu, 1 \S+ cpu; gloo x2", checks["ranks_present"].detail)
     for found in folder.records("obs1", "fingerprints", Fingerprint):
         assert [place.index for place in found.stable.ranks] == [0, 1]
     assert main(["verify", str(folder.plan), "obs1", "--budget", "0"]) == 0

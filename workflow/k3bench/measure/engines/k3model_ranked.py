@@ -63,7 +63,7 @@ class RankedK3:
         detail = f"two batches from one snapshot chose different tokens on rank {', '.join(off)}" if off else ""
         return (
             Check(name="tokens_repeat", ok=not off, detail=detail),
-            Check(name="ranks_present", ok=there, detail=where),
+            Check(name="ranks_present", ok=there, detail=f"{where}; {self.opened[0]['collectives']}"),
             Check(name="ranks_agree", ok=not self._apart, detail="ranks chose different tokens" if self._apart else ""),
         )
 
