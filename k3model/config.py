@@ -63,6 +63,7 @@ class K3Config:
     # switches that decide what is measured
     kernels: Literal["torch", "triton"] = "torch"
     pdl: bool = False  # kernels=triton: programmatic dependent launch, a kernel may start before the one ahead ends
+    fused_inputs: bool = False  # projections of one input in one product: KDA's [qkvg | f_a | b], MLA's [q_a | kv_a]
     state_pool: Literal["gathered", "indexed"] = "gathered"  # gathered: the PR lists the state among crossing tensors
     staging_repack: bool = True
     kda_weights: Literal["bf16", "fp8"] = "bf16"
@@ -148,8 +149,8 @@ class K3Config:
 
     @property
     def kda_projection_is_fused(self) -> bool:
-        """A runs one GEMM over [q|k|v|g|f_a|b]; B, and any FP8 read, runs QKVG and [f_a|b] apart."""
-        return self.variant == "A" and self.kda_weights == "bf16"
+        """A runs one GEMM over [q|k|v|g|f_a|b]; B, and any FP8 read, runs QKVG and [f_a|b] apart, unless told."""
+        return (self.variant == "A" or self.fused_inputs) and self.kda_weights == "bf16"
 
     @property
     def conv_columns(self) -> int:
@@ -251,8 +252,8 @@ PRESETS: dict[str, K3Config] = {
 #: What a recipe may change on a preset. The rest is what makes it K3.
 OPTIONS: tuple[str, ...] = (
     "variant", "tp_size", "collectives", "shares", "held_experts", "routing", "routing_seed", "latent_rms_eps",
-    "layers", "kernels", "pdl", "state_pool", "staging_repack", "kda_weights", "kv_cache", "expert_weights",
-    "page_tokens",
+    "layers", "kernels", "pdl", "fused_inputs", "state_pool", "staging_repack", "kda_weights", "kv_cache",
+    "expert_weights", "page_tokens",
 )  # fmt: skip
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -261,6 +262,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "routing": ("router", "seeded"),
     "kernels": ("torch", "triton"),
     "pdl": (True, False),
+    "fused_inputs": (True, False),
     "state_pool": ("gathered", "indexed"),
     "staging_repack": (True, False),
     "kda_weights": ("bf16", "fp8"),

@@ -41,14 +41,22 @@ class MLA:
         self.ops = ops if config.kv_cache == "bf16" else TWINS  # no kernel reads an FP8 cache
         self.h, self.N, self.R, self.V = config.mla_heads_local, config.qk_nope_dim, config.qk_rope_dim, config.v_dim
         self.C, self.scale = config.kv_lora_rank, (config.qk_nope_dim + config.qk_rope_dim) ** -0.5
-        self.q_a_proj = weights.matrix("q_a_proj", config.q_lora_rank, config.hidden)
+        self._place_inputs(weights)
         self.q_a_layernorm = weights.norm("q_a_layernorm", config.q_lora_rank)
-        self.kv_a_proj = weights.matrix("kv_a_proj_with_mqa", config.latent_row, config.hidden)
         self.kv_a_layernorm = weights.norm("kv_a_layernorm", self.C)
         self.q_b_proj = self._heads(weights, "q_b_proj", self.N + self.R, config.q_lora_rank)
         self.kv_b_proj = self._heads(weights, "kv_b_proj", self.N + self.V, self.C)
         self.g_proj = self._heads(weights, "g_proj", self.V, config.hidden)
         self.o_proj = self._heads(weights, "o_proj", self.V, config.hidden, rows=False)
+
+    def _place_inputs(self, weights: Weights) -> None:
+        """One storage [q_a | kv_a], so that a fused and a split read are the same bytes."""
+        low, hidden = self.config.q_lora_rank, self.config.hidden
+        self.a_proj = weights.empty(low + self.config.latent_row, hidden)
+        self.q_a_proj, self.kv_a_proj = self.a_proj[:low], self.a_proj[low:]
+        weights.place("q_a_proj.weight", self.a_proj, (slice(0, low),), full=(low, hidden))
+        full = (self.config.latent_row, hidden)
+        weights.place("kv_a_proj_with_mqa.weight", self.a_proj, (slice(low, None),), full=full)
 
     def _heads(self, weights: Weights, name: str, per_head: int, other: int, rows: bool = True) -> torch.Tensor:
         """A weight cut by heads along its rows or columns. Padding heads have no part and stay zero."""
@@ -70,7 +78,11 @@ class MLA:
     def step(self, x: torch.Tensor, caches: Caches, rows: Placed, forks: Forks) -> torch.Tensor:
         """One token a row."""
         cache, B, fp8 = caches.mla[self.index], x.shape[0], self.config.kv_cache == "fp8"
-        q, latent = forks.fork("mla_q_kv", lambda: self.query(x), lambda: self.latent(x))
+        if self.config.fused_inputs:
+            low, row = self.ops.linear(x, self.a_proj).split([len(self.q_a_proj), len(self.kv_a_proj)], dim=-1)
+            q, latent = forks.fork("mla_q_kv", lambda: self._queries(low), lambda: self._latent_row(row))
+        else:
+            q, latent = forks.fork("mla_q_kv", lambda: self.query(x), lambda: self.latent(x))
         # Made on main before the fork and written by both legs, in disjoint columns.
         fused = x.new_empty(B, self.h, self.C + self.R)
         _, appended = forks.fork(
@@ -90,13 +102,17 @@ class MLA:
 
     def query(self, x: torch.Tensor) -> torch.Tensor:
         """M1: [..., h, N + R]."""
-        low, norm, eps = self.ops.linear(x, self.q_a_proj), self.q_a_layernorm, self.config.latent_rms_eps
-        q: torch.Tensor = self.ops.norm_linear(low, norm, eps, self.q_b_proj)
+        return self._queries(self.ops.linear(x, self.q_a_proj))
+
+    def _queries(self, low: torch.Tensor) -> torch.Tensor:
+        q: torch.Tensor = self.ops.norm_linear(low, self.q_a_layernorm, self.config.latent_rms_eps, self.q_b_proj)
         return q.unflatten(-1, (self.h, self.N + self.R))
 
     def latent(self, x: torch.Tensor) -> torch.Tensor:
         """M2: the cached row [..., C + R]; only the latent is normed, the tail is neither normed nor rotated."""
-        projected = self.ops.linear(x, self.kv_a_proj)
+        return self._latent_row(self.ops.linear(x, self.kv_a_proj))
+
+    def _latent_row(self, projected: torch.Tensor) -> torch.Tensor:
         row: torch.Tensor = self.ops.latent_row(projected, self.kv_a_layernorm, self.config.latent_rms_eps)
         return row
 

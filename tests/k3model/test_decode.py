@@ -218,3 +218,16 @@ def test_captured_steps_equal_serial_eager_ones(name: str) -> None:
         serial.step()
     for one, other in zip(pools(model), got, strict=True):
         assert torch.equal(one, other)
+
+
+def test_inputs_in_one_product_or_in_several_agree_to_rounding(nano: Builder) -> None:
+    """Fused: fewer, larger products of the same weights; the same tokens."""
+    found = []
+    for fused in (False, True):
+        session = Decode(nano(fused_inputs=fused), policy("all"), 2)
+        session.fill(62, seed=3)
+        for _ in range(3):
+            session.step()
+        found.append((session.logits.clone(), session.tokens.clone()))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-4, atol=1e-4)
+    assert torch.equal(found[1][1], found[0][1])
