@@ -5,7 +5,7 @@ enough for one program, and a row's result needs all of it.
 Out of scope: which candidates there are (`k3model/attn_res.py`).
 """
 
-# mypy: disable-error-code="assignment, misc, arg-type, index"
+# mypy: disable-error-code="assignment, misc, arg-type, index, var-annotated"
 from __future__ import annotations
 
 import torch
