@@ -15,6 +15,7 @@ ranks=$(sed -n 's/.*tp_size: \([0-9]*\).*/\1/p' "$recipe")
 # NVLink multicast stays off, as found: on a shared host it can put the GPUs out of service.
 export NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}" NVSHMEM_DISABLE_NVLS="${NVSHMEM_DISABLE_NVLS:-1}"
 export TORCH_SYMM_MEM_DISABLE_MULTICAST="${TORCH_SYMM_MEM_DISABLE_MULTICAST:-1}" RECIPE="$recipe"
+[ "$ranks" -le 4 ] || export DRY_PRESET=small-16  # nano has four heads
 if [ -z "${K3_DRY:-}" ]; then
     found=$(python3 -c 'import torch; print(torch.cuda.device_count())')
     [ "$found" -ge "$ranks" ] || { echo "$recipe needs $ranks GPUs, this machine shows $found"; exit 2; }

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from k3bench.cluster import Cluster
+from k3bench.records.equivalence import Equivalence
 from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Allocation, Measurement
 from k3bench.store import CampaignFolder, read_record
 
-from ..workflow.clone import make_clone
+from ..workflow.clone import environment, make_clone
 from .campaign import UNTIL, Head, until
 
 pytestmark = pytest.mark.timeout(420)
@@ -47,7 +50,7 @@ def ranks_of(clone: Path) -> dict[int, int]:
 
 
 def test_two_nodes_hold_two_ranks_and_each_proves_its_rack(cluster: Cluster, tmp_path: Path) -> None:
-    """Every point says which nodes, and the fingerprint keeps Slurm's own word of each rank."""
+    """Points say which nodes, the fingerprint keeps Slurm's own word of each rank; verifying is a job there too."""
     clone = make_clone(tmp_path / "a clone", ranks=RECIPE.replace("OSL", "3"))
     said = Head(clone, "ranks", UNTIL).wait()
     folder = CampaignFolder(clone / "results" / "ranks")
@@ -61,6 +64,12 @@ def test_two_nodes_hold_two_ranks_and_each_proves_its_rack(cluster: Cluster, tmp
             "spine.d127.d127-n1",
             "spine.d127.d127-n2",
         ]
+    words = ["verify", str(folder.plan), "obs1", "--executor", "slurm", "--budget", "0"]
+    done = subprocess.run([sys.executable, "-m", "k3bench", *words], cwd=clone, env=environment(), check=False)
+    assert done.returncode == 0
+    rows = read_record(folder.equivalence("obs1"), Equivalence).rows
+    assert rows[0].what == "2 ranks against one, float32"
+    assert "the time for probes, 0 s, was over" in rows[0].reason
 
 
 @pytest.mark.all_faults

@@ -138,7 +138,7 @@ def verified(plan: Plan) -> list[str]:
 
 def verified_in_jobs(plan: Plan) -> bool:
     """Whether the probing needs an allocation of its own."""
-    return plan.recipe.engine.name == "trtllm"
+    return plan.recipe.engine.name == "trtllm" or plan.recipe.engine.ranks > 1
 
 
 def profiled(plan: Plan) -> list[str]:

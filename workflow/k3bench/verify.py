@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from k3bench.errors import BuildError, RecordError
+from k3bench.errors import BuildError, RankError, RecordError
 from k3bench.ranks import Crew, Wanted, in_slurm_job
 from k3bench.records.equivalence import Equivalence, EquivalenceRow
 from k3bench.records.measurement import Arm
@@ -75,8 +75,7 @@ def verify(
     try:
         subjects = _subjects(plan, builds, planned, chosen, presets)
         if plan.recipe.engine.ranks > 1:
-            crew = _crew(plan, chosen, root, runnable(builds["after"], root).folder)
-            rows += _rows_of_ranks(crew, subjects, batches, budget_s, say)
+            rows += _over_ranks(plan, chosen, root, builds["after"], subjects, batches, budget_s, say)
         for subject in () if rows else subjects:
             probes = probe_rows(subject, device=chosen, batches=batches, budget_s=budget_s, say=say)
             rows += [_checked(row) for row in probes]
@@ -95,27 +94,39 @@ def verify(
     )
 
 
-def _crew(plan: Plan, device: str, root: Path, home: Path | None) -> Wanted:
+def _over_ranks(
+    plan: Plan,
+    device: str,
+    root: Path,
+    build: Build,
+    subjects: list[Subject],
+    batches: tuple[int, ...],
+    budget_s: float | None,
+    say: Say,
+) -> list[EquivalenceRow]:
+    """Every rank probes its own bits; a row passes if it passes on all. Ranks that end are a row that says why."""
+    rows: list[EquivalenceRow] = []
+    try:
+        with Crew(_wanted(plan, device, root, build)) as crew:
+            say(crew.present()[1])
+            for subject in subjects:
+                limit_s = (LONGEST_S if budget_s is None else budget_s) + crew.limits.open_s
+                asked = {"subject": asdict(subject), "batches": list(batches), "budget_s": budget_s}
+                told = [answer["rows"] for answer in crew.ask("probe", limit_s=limit_s, **asked)]
+                rows += [_merged([Row(**row) for row in of_ranks]) for of_ranks in zip(*told, strict=True)]
+    except RankError as error:
+        what = f"sameness over {plan.recipe.engine.ranks} ranks"
+        preset = subjects[min(len({row.preset for row in rows}), len(subjects) - 1)].preset
+        rows.append(_checked(Row("fork", "not_run", what, preset, None, "every policy", str(error))))
+    return rows
+
+
+def _wanted(plan: Plan, device: str, root: Path, build: Build) -> Wanted:
     """The recipe's ranks; outside a Slurm job all of them on this machine."""
-    recipe = plan.recipe
+    recipe, home = plan.recipe, runnable(build, root).folder
     nodes = recipe.resources.nodes if in_slurm_job() else 1
     logs = root.absolute() / "logs" / "ranks" / f"verify-{os.getpid()}"
     return Wanted(recipe.engine.ranks, nodes, "k3bench.verify_rank:VerifyingRank", {"device": device}, logs, home)
-
-
-def _rows_of_ranks(
-    wanted: Wanted, subjects: list[Subject], batches: tuple[int, ...], budget_s: float | None, say: Say
-) -> list[EquivalenceRow]:
-    """Every rank probes its own bits; a row passes if it passes on all of them."""
-    rows: list[EquivalenceRow] = []
-    with Crew(wanted) as crew:
-        say(crew.present()[1])
-        for subject in subjects:
-            limit_s = (LONGEST_S if budget_s is None else budget_s) + crew.limits.open_s
-            asked = {"subject": asdict(subject), "batches": list(batches), "budget_s": budget_s}
-            told = [answer["rows"] for answer in crew.ask("probe", limit_s=limit_s, **asked)]
-            rows += [_merged([Row(**row) for row in of_ranks]) for of_ranks in zip(*told, strict=True)]
-    return rows
 
 
 def _merged(of_ranks: list[Row]) -> EquivalenceRow:

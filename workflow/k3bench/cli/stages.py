@@ -359,7 +359,12 @@ def _verify(args: argparse.Namespace) -> int:
     found, engine = None, plan.recipe.engine.name
     if engine in K3MODEL and "after" in builds:
         adopt(builds["after"], folder.root)
-    if engine not in SERVED or engine in K3MODEL:
+    if plan.recipe.engine.ranks > 1 and args.executor == "slurm":
+        from k3bench.verify_job import verify_in_job
+
+        asked_of_ranks = {"device": args.device, "presets": args.preset, "budget_s": args.budget}
+        found = verify_in_job(folder.root, args.observation, **asked_of_ranks)
+    elif engine not in SERVED or engine in K3MODEL:
         from k3bench.verify import verify
 
         found = verify(

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from k3bench.errors import MeasureError, RankError, StoreError
+from k3bench.errors import MeasureError, StoreError
 from k3bench.measure.allocation import AllocationSpec, accepted_block, run_allocation, spec_of, summarise
 from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Allocation
@@ -102,16 +102,9 @@ def measure_once(
 
 
 def job_spec(spec: AllocationSpec, executor: ExecutorName) -> JobSpec:
-    """The job of an allocation; of a distributed model, one task a rank."""
-    resources, ranks = spec.plan.recipe.resources, spec.plan.recipe.engine.ranks
-    if ranks > 1 and resources.nodes > 1 and executor != "slurm":
-        raise RankError(
-            f"{ranks} ranks on {resources.nodes} nodes cannot run on this machine alone",
-            where=f"{spec.plan.recipe.name}: resources.nodes",
-            fix="./k3 run --profile slurm, or resources.nodes: 1",
-        )
-    job = job_of(resources, spec.observation.rack, executor)
-    return job.model_copy(update={"tasks_per_node": ranks // resources.nodes}) if ranks > 1 else job
+    """The job of an allocation."""
+    recipe = spec.plan.recipe
+    return job_of(recipe.resources, spec.observation.rack, executor, ranks=recipe.engine.ranks)
 
 
 def _is_whole(spec: AllocationSpec, result: dict[str, Any]) -> bool:

@@ -51,7 +51,7 @@ def _allocation(request: EngineRequest, allocation: str) -> Iterator[str]:
     observation = request.observation
     yield ""
     yield f"## {observation.id}/{allocation} on rack {observation.rack}"
-    job = job_of(request.recipe.resources, observation.rack, "slurm")
+    job = job_of(request.recipe.resources, observation.rack, "slurm", ranks=request.recipe.engine.ranks)
     yield job.sbatch_line(f"measure:{observation.id}/{allocation}")
     yield from _files(request)
     for block in observation.blocks_of(allocation):
@@ -98,7 +98,8 @@ def _beside(plan: Plan, root: Path) -> Iterator[str]:
         module, rack = _dry_module(request), request.observation.rack
         yield ""
         yield f"## {run.observation}/{run.arm} profiled by {run.tool} on rack {rack}"
-        yield job_of(plan.recipe.resources, rack, "slurm").sbatch_line(f"profile:{run.observation}/{run.arm}")
+        job = job_of(plan.recipe.resources, rack, "slurm", ranks=plan.recipe.engine.ranks)
+        yield job.sbatch_line(f"profile:{run.observation}/{run.arm}")
         out = CampaignFolder(root.absolute()).traces(run.observation)
         yield from module.dry_profile(request, run, out) if module else ()
 

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from k3bench.errors import RankError
 from k3bench.records.base import Model
 from k3bench.records.ledger import ExecutorName
 from k3bench.records.recipe import Resources
@@ -112,16 +113,24 @@ class JobSpec(Model):
         return shlex.join(["sbatch", f"--time={self.time_limit_min}", *options, f"k3bench-worker:{what}"])
 
 
-def job_of(resources: Resources, rack: str, executor: ExecutorName) -> JobSpec:
+def job_of(resources: Resources, rack: str, executor: ExecutorName, *, ranks: int = 1) -> JobSpec:
     """A recipe's resources as a job: a rack is a constraint, and the job keeps its nodes to itself.
 
-    A segment (one NVLink domain, topology/block) says more than one switch, and stands in its place.
+    A segment (one NVLink domain, topology/block) says more than one switch, and stands in its place. A distributed
+    model has one task a rank. Raises `RankError` where its nodes cannot be had without Slurm.
     """
+    if ranks > 1 and resources.nodes > 1 and executor != "slurm":
+        raise RankError(
+            f"{ranks} ranks on {resources.nodes} nodes cannot run on this machine alone",
+            where="resources.nodes",
+            fix="./k3 run --profile slurm, or resources.nodes: 1",
+        )
     segment = resources.segment if executor == "slurm" else None
     return JobSpec(
         executor=executor,
         time_limit_min=resources.minutes,
         nodes=resources.nodes,
+        tasks_per_node=ranks // resources.nodes if ranks > 1 else 1,
         gpus_per_node=resources.gpus_per_node,
         constraint=rack if executor == "slurm" else None,
         switches=None if segment else 1,
