@@ -14,6 +14,8 @@ from k3model.pointwise import situ
 
 Draw = Callable[..., torch.Tensor]
 HELD = 3
+#: ||difference|| / ||expected||: the interpreter cuts off where a GPU rounds to bfloat16, five times on the way.
+LIMIT = 6e-3 if torch.cuda.is_available() else 2.5e-2
 #: Whole chunks for the tensor cores; the interpreter has none and takes a tenth of a second a program.
 LATENT, INNER = (768, 512) if torch.cuda.is_available() else (64, 32)
 
@@ -26,7 +28,7 @@ def packed_experts(device: torch.device, latent: int = LATENT, inner: int = INNE
         return torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8).to(device)
 
     def scales(*shape: int) -> torch.Tensor:
-        return torch.randint(119, 123, shape, generator=draw, dtype=torch.uint8).to(device)
+        return torch.randint(121, 125, shape, generator=draw, dtype=torch.uint8).to(device)
 
     return Packed(
         codes(HELD, 2, inner, latent // 2), scales(HELD, 2, inner, latent // 32),
@@ -52,10 +54,10 @@ def test_experts_equal_their_twin(draw: Draw, device: torch.device, table: list[
     packed, hits = packed_experts(device), known_hits(table, device)
     z, mix = draw(len(table), LATENT), draw(*hits.table.shape, dtype=torch.float32).abs()
     expected = moe.experts_twin(z, mix, hits, packed, 4.0, 25.0)
-    for given in (hits, Hits(hits.table)):  # known before the step, or decided on the device
+    # Known before the step, or decided on the device: one path in the interpreter, two on a GPU.
+    for given in (hits, Hits(hits.table))[: 2 if z.is_cuda else 1]:
         out = moe.experts(z, mix, given, packed, 4.0, 25.0)
-        torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
-    assert expected.abs().max() > 0.2
+        assert (out - expected).norm() < LIMIT * expected.norm()
 
 
 def test_the_twin_sums_weighted_experts() -> None:
