@@ -87,6 +87,26 @@ def test_a_rack_that_never_comes_free(cluster: Cluster, tmp_path: Path, rows: li
     rows.append(check("rack never comes free, then it does", campaign, time.monotonic() - begun, most_redone=0))
 
 
+@LONG
+def test_a_rack_that_is_not_even_free_for_the_build(cluster: Cluster, tmp_path: Path, rows: list) -> None:
+    """Builds as jobs on their racks: one pair is not made, the other is measured; a new start makes up for it."""
+    stranger = cluster.call("sbatch", "--parsable", "-N4", "-C", "d127", "-o", "/dev/null", "--wrap", "sleep 900")[1]
+    campaign = Campaign(cluster, tmp_path / "a clone", SCARCE + "build_where: job\n", rest=("--", "--until", "compare"))
+    begun = time.monotonic()
+    output = campaign.head.wait()
+    assert "obs2/alloc1: NOT measured\nbuild pair p2 was not made: did not start within 0.15 min" in output
+    row = next(
+        o for o in read_record(campaign.results / "comparison.json", Comparison).observations if o.observation == "obs2"
+    )
+    assert row.status == "missing"
+    assert "build pair p2 was not made" in (row.reason or "")
+    cluster.call("scancel", stranger.strip())
+    campaign.rest = UNTIL
+    campaign.again()
+    campaign.finish()
+    rows.append(check("rack not free for the build, then it is", campaign, time.monotonic() - begun, most_redone=0))
+
+
 def _on_rack(rack: str, skew: str) -> str:
     """Line of an sbatch that starts the worker of a rack's job under another clock; the last argument is the script."""
     return f'grep -q "constraint={rack}" "${{@: -1}}" && sed -i "s/^exec /exec faketime -f {skew} /" "${{@: -1}}"\n'

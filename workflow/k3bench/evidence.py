@@ -20,7 +20,7 @@ from k3bench.records.noise import Noise
 from k3bench.records.plan import Build, Plan
 from k3bench.records.reported import Reported
 from k3bench.records.residency import Residency
-from k3bench.store import CampaignFolder, read_record
+from k3bench.store import CampaignFolder, is_unmade, read_record
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _accepted_blocks(folder: CampaignFolder, plan: Plan, points: tuple[Measureme
 def _builds(folder: CampaignFolder, plan: Plan) -> Iterator[Build]:
     for pair in sorted({o.pair for o in plan.observations}):
         for path in (folder.build(pair, "before"), folder.build(pair, "after")):
-            if path.exists():
+            if path.exists() and not is_unmade(path.read_bytes()):
                 yield read_record(path, Build)
 
 

@@ -18,7 +18,7 @@ from k3bench.recipe import load_recipe
 from k3bench.records.comparison import Comparison
 from k3bench.records.measurement import Allocation
 from k3bench.records.plan import Plan
-from k3bench.store import CampaignFolder, read_record, write_atomic
+from k3bench.store import CampaignFolder, is_unmade, read_record, write_atomic
 
 
 def run_campaign(recipe: Path, *, profile: str, dry_run: bool, rest: tuple[str, ...]) -> int:
@@ -111,6 +111,9 @@ def _forget_what_is_gone(folder: CampaignFolder) -> None:
     Snakemake asks for the report only: with the report in place it would not miss what lies before it. Summaries and
     reports hold no result of their own; points are never touched.
     """
+    for path in folder.root.glob("builds/*/*.json"):
+        if is_unmade(path.read_bytes()):
+            path.unlink()
     summaries = sorted(folder.root.glob("observations/*/alloc*.json"))
     for path in summaries:
         if not _stands(folder, read_record(path, Allocation)):

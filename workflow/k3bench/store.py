@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from k3bench.errors import RecordError, StoreError
+from k3bench.errors import BuildError, RecordError, StoreError
 from k3bench.records.base import Record
+from k3bench.records.builds import Unmade
+from k3bench.records.plan import Build
 
 R = TypeVar("R", bound=Record)
 
@@ -76,6 +78,22 @@ def write_once(path: Path, record: Record) -> str:
 def read_record(path: Path, kind: type[R]) -> R:
     """Read and validate one record. Raises `StoreError` (not there) or `RecordError` (not a record)."""
     return kind.from_bytes(read_bytes(path), where=str(path))
+
+
+def read_build(path: Path) -> Build:
+    """The record of one arm made runnable. Raises `BuildError` with the reason where it could not be made."""
+    data = read_bytes(path)
+    if not is_unmade(data):
+        return Build.from_bytes(data, where=str(path))
+    unmade = Unmade.from_bytes(data, where=str(path))
+    raise BuildError(
+        f"build pair {unmade.pair} was not made: {unmade.reason}", fix="start again: what was not made is tried anew"
+    )
+
+
+def is_unmade(data: bytes) -> bool:
+    """Whether these bytes say that an arm could not be made."""
+    return f'"{Unmade.SCHEMA}"'.encode() in data[-200:]
 
 
 def read_bytes(path: Path) -> bytes:

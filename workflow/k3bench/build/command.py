@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from k3bench.build.pair import ARMS, Site, build_pair, inputs_of
+from k3bench.errors import MeasureError
 from k3bench.records.base import canonical_json, digest_of
-from k3bench.records.builds import GitBuild
+from k3bench.records.builds import GitBuild, Unmade
 from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Arm
 from k3bench.records.plan import Build, Plan
@@ -20,10 +21,18 @@ from k3bench.submit import JOBS, JobSpec, job_of, run_once
 
 
 def build(plan_path: Path, pair: str, *, executor: ExecutorName, arms: Iterable[Arm] = ARMS) -> dict[Arm, Build]:
-    """Make a pair and write the records of `arms`. Raises `BuildError`, and whatever keeps a job from ending."""
+    """Make a pair and write the records of `arms`. Raises `BuildError`.
+
+    A job that got no nodes leaves `Unmade` and returns nothing: the campaign goes on with the other pairs.
+    """
     plan, folder = read_record(plan_path, Plan), CampaignFolder(plan_path.parent)
     as_job = plan.recipe.build_where == "job" and executor != "here"
-    made = _as_job(plan, folder, pair, executor) if as_job else build_pair(plan, pair, root=folder.root)
+    try:
+        made = _as_job(plan, folder, pair, executor) if as_job else build_pair(plan, pair, root=folder.root)
+    except MeasureError as error:
+        for arm in arms:
+            write_record(folder.build(pair, arm), Unmade(pair=pair, arm=arm, reason=str(error)))
+        return {}
     for arm in arms:
         write_record(folder.build(pair, arm), made[arm])
     return made

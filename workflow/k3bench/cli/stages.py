@@ -126,9 +126,11 @@ def _build(args: argparse.Namespace) -> None:
             raise RecordError(f"arm {arm!r} is neither before nor after", where=args.pair)
     chosen = [a for a in ARMS if arm in (None, a)]
     made = build(args.plan, pair, executor=args.executor, arms=[] if args.out else chosen)
-    if args.out:
+    if not made:
+        print(f"{pair}: NOT made; its observations will be missing")
+    elif args.out:
         write_record(args.out, made[chosen[0]])
-    print("\n".join(in_words(made[a]) for a in chosen))
+    print("\n".join(in_words(made[a]) for a in chosen if a in made))
 
 
 def _add_measure(verbs: Verbs) -> None:
@@ -343,19 +345,26 @@ def _add_verify(verbs: Verbs) -> None:
 def _verify(args: argparse.Namespace) -> int:
     import sys
     from collections import Counter
+    from datetime import UTC, datetime
 
-    from k3bench.records.plan import Build, Plan
+    from k3bench.errors import BuildError
+    from k3bench.records.equivalence import nothing_to_probe
+    from k3bench.records.plan import Plan
     from k3bench.records.recipe import K3MODEL, SERVED
     from k3bench.runnable import adopt
-    from k3bench.store import CampaignFolder, read_record, write_record
+    from k3bench.store import CampaignFolder, read_build, read_record, write_record
 
     plan, folder = read_record(args.plan, Plan), CampaignFolder(args.plan.parent)
     pairs = {o.id: o.pair for o in plan.observations}
-    builds = {
-        arm: read_record(folder.build(pairs[args.observation], arm), Build)
-        for arm in ("before", "after")
-        if args.observation in pairs
-    }
+    out = args.out or folder.equivalence(args.observation)
+    try:
+        arms = ("before", "after") if args.observation in pairs else ()
+        builds = {arm: read_build(folder.build(pairs[args.observation], arm)) for arm in arms}
+    except BuildError as error:
+        measured = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        write_record(out, nothing_to_probe(plan.recipe, args.observation, reason=str(error), measured=measured))
+        print(f"{args.observation}: not verified: {error}")
+        return 0
     found, engine = None, plan.recipe.engine.name
     if engine in K3MODEL and "after" in builds:
         adopt(builds["after"], folder.root)
@@ -388,7 +397,7 @@ def _verify(args: argparse.Namespace) -> int:
         asked = verify_served(plan, builds, args.observation, logs=folder.root / "logs")  # type: ignore[arg-type]
         found = found.model_copy(update={"rows": (*found.rows, *asked.rows)}) if found else asked
     assert found is not None
-    write_record(args.out or folder.equivalence(args.observation), found)
+    write_record(out, found)
     counts = Counter(row.status for row in found.rows)
     print(f"{args.observation}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     return 0

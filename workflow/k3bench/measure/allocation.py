@@ -25,7 +25,7 @@ from k3bench.records.measurement import Allocation, Arm, Block, Check, Measureme
 from k3bench.records.plan import VERSIONED, Build, Plan, PlannedBlock, PlannedObservation
 from k3bench.records.recipe import IN_PROCESS, Workload
 from k3bench.runnable import adopt
-from k3bench.store import CampaignFolder, gzip_bytes, read_record, write_atomic, write_once, write_record
+from k3bench.store import CampaignFolder, gzip_bytes, read_build, read_record, write_atomic, write_once, write_record
 from k3bench.submit import raise_if_over
 from k3bench.validity import check_batches
 
@@ -68,7 +68,7 @@ def load_spec(root: Path, observation: str, allocation: str) -> AllocationSpec:
 
 
 def spec_of(folder: CampaignFolder, plan: Plan, observation: str, allocation: str) -> AllocationSpec:
-    """The same for a plan that was read before."""
+    """The same for a plan that was read before. Raises `BuildError` when its builds could not be made."""
     try:
         planned = plan.observation(observation)
         planned.blocks_of(allocation)
@@ -78,7 +78,7 @@ def spec_of(folder: CampaignFolder, plan: Plan, observation: str, allocation: st
             where=str(folder.plan),
             fix="choose from: " + ", ".join(f"{o.id}/{a.id}" for o in plan.observations for a in o.allocations),
         ) from None
-    builds = {arm: read_record(folder.build(planned.pair, planned.arm(arm)), Build) for arm in ARMS}
+    builds = {arm: read_build(folder.build(planned.pair, planned.arm(arm))) for arm in ARMS}
     return AllocationSpec(folder, plan, planned, allocation, builds)
 
 
@@ -247,6 +247,22 @@ def summarise(spec: AllocationSpec, *, reason: str = "") -> Allocation:
         planned_points=sum(4 * len(b.levels) for b in spec.blocks),
         accepted=accepted,
         superseded=fragments,
+    )
+
+
+def not_built(plan: Plan, observation: str, allocation: str, reason: str) -> Allocation:
+    """What the rule hands on where there is nothing that could be measured."""
+    blocks = plan.observation(observation).blocks_of(allocation)
+    return Allocation(
+        campaign=plan.recipe.name,
+        observation=observation,
+        allocation=allocation,
+        key=digest_of(["not built", plan.recipe.name, observation, allocation]),
+        status="failed",
+        reason=reason,
+        planned_points=sum(4 * len(b.levels) for b in blocks),
+        accepted=(),
+        superseded=(),
     )
 
 

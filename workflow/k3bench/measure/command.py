@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from k3bench.errors import MeasureError, StoreError
-from k3bench.measure.allocation import AllocationSpec, accepted_block, run_allocation, spec_of, summarise
+from k3bench.errors import BuildError, MeasureError, StoreError
+from k3bench.measure.allocation import AllocationSpec, accepted_block, not_built, run_allocation, spec_of, summarise
 from k3bench.records.ledger import ExecutorName
 from k3bench.records.measurement import Allocation
 from k3bench.records.plan import Plan
@@ -33,8 +33,14 @@ def measure(plan_path: Path, chosen: tuple[str, str] | None, *, executor: Execut
     """
     plan, folder = read_record(plan_path, Plan), CampaignFolder(plan_path.parent)
     names = [chosen] if chosen else [(o.id, a.id) for o in plan.observations for a in o.allocations]
-    specs = [spec_of(folder, plan, observation, allocation) for observation, allocation in names]
-    tasks = [partial(_measure_to, out, spec, executor, f"[{n}/{len(specs)}]") for n, spec in enumerate(specs, 1)]
+    tasks: list[Task] = []
+    for number, name in enumerate(names, 1):
+        try:
+            spec = spec_of(folder, plan, *name)
+        except BuildError as error:
+            _write(not_built(plan, *name, str(error)), out or folder.allocation(*name))
+        else:
+            tasks.append(partial(_measure_to, out, spec, executor, f"[{number}/{len(names)}]"))
     if executor == "slurm":
         _together(tasks)
     else:
@@ -74,7 +80,11 @@ def _measure_to(
 ) -> None:
     _say(f"{number} {spec.observation.id}/{spec.allocation}: {len(spec.blocks)} blocks")
     summary = measure_once(spec, executor=executor, waits=waits)
-    write_record(out or spec.folder.allocation(spec.observation.id, spec.allocation), summary)
+    _write(summary, out or spec.folder.allocation(spec.observation.id, spec.allocation))
+
+
+def _write(summary: Allocation, path: Path) -> None:
+    write_record(path, summary)
     _say(_in_words(summary))
 
 

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from k3bench.errors import StoreError
+from k3bench.errors import BuildError, StoreError
 from k3bench.measure.allocation import AllocationSpec, accepted_block, spec_of
 from k3bench.records.ledger import Attempt
 from k3bench.records.plan import Plan, PlannedObservation
@@ -46,6 +46,8 @@ def _row(root: Path, plan: Plan, planned: PlannedObservation, name: str, jobs: P
         spec = spec_of(CampaignFolder(root), plan, planned.id, name)
     except StoreError:
         return Row(where, rack, planned.pair, "-", "waiting", "", "", "its builds are not made yet")
+    except BuildError as error:
+        return Row(where, rack, planned.pair, "-", "failed", "", "", str(error))
     builds = _builds(spec)
     done = sum(accepted_block(spec, block) is not None for block in spec.blocks)
     blocks = f"{done}/{len(spec.blocks)}"
@@ -113,7 +115,7 @@ def cancel_all(plan_path: Path, *, jobs: Path = JOBS) -> list[str]:
         for allocation in observation.allocations:
             try:
                 spec = spec_of(CampaignFolder(plan_path.parent), plan, observation.id, allocation.id)
-            except StoreError:
+            except (StoreError, BuildError):
                 continue
             if (attempt := cancel(spec.key, jobs=jobs)) is not None:
                 ended.append(f"{observation.id}/{allocation.id} ({_job(attempt)})")

@@ -111,3 +111,13 @@ class Made(Record):
     source_digest: Digest
     output_digest: Digest | None
     versions: dict[Name, str]
+
+
+class Unmade(Record):
+    """Stands where a build's record would: its job got no nodes, or was lost. The next start tries again."""
+
+    SCHEMA: ClassVar[str] = "k3bench.unmade/1"
+    schema_: Literal["k3bench.unmade/1"] = Field(default="k3bench.unmade/1", alias="schema")
+    pair: Name
+    arm: Literal["before", "after"]
+    reason: str

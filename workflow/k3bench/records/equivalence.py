@@ -8,6 +8,7 @@ from pydantic import Field
 
 from k3bench.records.base import Digest, Model, Name, Record
 from k3bench.records.measurement import Instant
+from k3bench.records.recipe import Recipe
 
 
 class EquivalenceRow(Model):
@@ -42,3 +43,25 @@ class Equivalence(Record):
     settings: dict[Name, str | None]
     measured: Instant
     rows: tuple[EquivalenceRow, ...]
+
+
+def nothing_to_probe(recipe: Recipe, observation: str, *, reason: str, measured: str) -> Equivalence:
+    """What verifying writes for builds that could not be made."""
+    row = EquivalenceRow(
+        kind="fork",
+        status="not_run",
+        what="all probes",
+        preset=recipe.engine.preset,
+        policy=recipe.arms.after.policy,
+        reason=reason,
+    )
+    return Equivalence(
+        campaign=recipe.name,
+        observation=observation,
+        builds={},
+        device="none",
+        versions={},
+        settings={},
+        measured=measured,
+        rows=(row,),
+    )
