@@ -95,7 +95,7 @@ def test_a_silent_rank_ends_all_at_the_stated_limit(tmp_path: Path) -> None:
     crew = Crew(wanted(tmp_path), SHORT)
     pids = [answer["pid"] for answer in crew.ask("where")]
     with pytest.raises(RankError, match=r"ranks \[0\] of 2 gave no answer to 'hang' within 1 s; all ranks were ended"):
-        crew.ask("hang", on=0, limit_s=1.0)
+        crew.ask_one(0, "hang", on=0, limit_s=1.0)
     assert gone(pids)
 
 
