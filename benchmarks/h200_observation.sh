@@ -8,7 +8,7 @@
 #   benchmarks/h200_observation.sh obs1 all         measure, then evidence
 #   K3_DRY=1 OUT=/tmp/dry benchmarks/h200_observation.sh obs1 all     nano on a CPU: the path, not the times
 #
-# RECIPE: another recipe for this kind of machine (h200_ranks.sh gives one over several GPUs).
+# RECIPE: another recipe for this kind of machine (h200_ranks.sh gives one over several GPUs). ONE_TOOL: no Kineto beside.
 # OUT: where results and the pack go (default: results). VERIFY_S: seconds for equality probes a preset (default 75).
 # LIBDW: a libdw.so.1 for the importer of nsys, if the machine lacks one. K3BENCH_COMMIT: the commit, in an archive.
 set -u
@@ -58,7 +58,7 @@ evidence() {
     if [ -n "${LIBDW:-}" ] && [ -f "$LIBDW" ]; then cp "$LIBDW" /usr/lib/x86_64-linux-gnu/libdw.so.1 && ldconfig; fi
     traces=$seen/traces
     profiles nsys "$traces" || { say "nsys: NOT run; Kineto is the trace"; rm -rf "$traces"; profiles kineto "$traces"; }
-    [ -d "$seen/traces-kineto" ] || profiles kineto "$seen/traces-kineto" || say "Kineto beside nsys: NOT run"
+    [ "${ONE_TOOL:-}" ] || [ -d "$seen/traces-kineto" ] || profiles kineto "$seen/traces-kineto" || say "Kineto beside nsys: NOT run"
     if ls "$traces"/*.collected.json > /dev/null 2>&1; then
         python3 -m k3bench trace --collected "$traces" --families --out "$seen/residency.json"
     else
