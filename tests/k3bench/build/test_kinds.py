@@ -136,6 +136,11 @@ def test_the_plan_says_what_will_be_built(planned: Planned) -> None:
 
 GIT = "{kind: git, ref: HEAD}"
 IMAGES = [json.dumps({"kind": "image", "image": image}) for image in (IMAGE, OTHER_IMAGE)]
+ATTACHED = {
+    "engine": "openai, serving: {endpoint: 'http://127.0.0.1:1', restart: none}",
+    "before": "{policy: before}",
+    "after": "{policy: after, endpoint: 'http://127.0.0.1:2'}",
+}
 NO_IMAGE_WORD = "openai, serving: {command: [serve, '{port}']}"
 NO_BUILDS = {"before": "{policy: before}", "after": "{policy: after, build: other}"}
 
@@ -157,6 +162,7 @@ NO_BUILDS = {"before": "{policy: before}", "after": "{policy: after, build: othe
         ({"builds": {"old": "{kind: git, ref: x, python_path: ../..}", "new": GIT}}, "leads out of the build", ""),
         ({"builds": {"old": f"{{kind: image, image: '{IMAGE}'}}", "new": GIT}}, "not from a container image", "git"),
         ({"engine": NO_IMAGE_WORD, "builds": {"old": IMAGES[0], "new": IMAGES[1]}}, "where {image} goes", "{image}"),
+        ({**ATTACHED, "observations": TWO_PAIRS}, "runs already cannot be started from a build", "rebuild"),
         ({**INSTALLED, "extra": "declared_change: [colour]"}, "no field 'colour'", "policy"),
         (
             {**INSTALLED, "observations": "[{id: a, pair: p1, rebuild: true}, {id: b, pair: p1}]"},

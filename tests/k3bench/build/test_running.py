@@ -96,9 +96,9 @@ def test_the_k3_server_says_which_sources_it_runs_and_others_are_noticed(planned
     server = arm.start(tmp_path / "log")
     try:
         assert model_card(server.base_url).source_digest == builds["after"].source_digest
-        assert arm.other_sources(server.base_url) == ""
+        assert arm.sources(server.base_url) == (f"runs sources {builds['after'].source_digest[:12]}, as built", "")
         other = served_arm(plan.recipe, plan.observations[0], {**builds, "after": builds["before"]}, "after", tmp_path)
-        assert "it runs sources" in other.other_sources(server.base_url)
+        assert "it runs sources" in other.sources(server.base_url)[1]
     finally:
         server.stop()
 

@@ -339,8 +339,9 @@ def _impossible_build_of(recipe: Recipe, arm: Any, known: tuple[str, ...]) -> It
     if getattr(recipe.arms, arm).build not in known:
         return
     kind, name, serving = recipe.build_of(arm).kind, recipe.engine.name, recipe.engine.serving
-    if kind != INSTALLED and serving is not None and serving.endpoint:
-        cure = "let serving.command start it, or leave `build:` out: what runs there is not known here"
+    rebuilt = any(o.rebuild for o in recipe.observations)
+    if (kind != INSTALLED or rebuilt) and serving is not None and serving.endpoint:
+        cure = "let serving.command start it, or leave `build:` and `rebuild:` out: what runs there is not known here"
         yield f"arms.{arm}.build", "a server that runs already cannot be started from a build", cure
     if kind == "image" and name in (*IN_PROCESS, *K3MODEL):
         problem = f"engine {name} runs from Python packages, not from a container image"

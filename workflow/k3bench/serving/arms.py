@@ -41,11 +41,10 @@ class ServedArm:
             self.command, log=log, environment=self.environment, ready_limit_s=limit_s, folder=self.folder
         )
 
-    def other_sources(self, base_url: str) -> str:
-        """Why a started server does not run the arm's build; empty where it does, or cannot say what it runs."""
-        if self.build.engine not in K3MODEL:
-            return ""
-        return same_sources(self.build, model_card(base_url).source_digest)
+    def sources(self, base_url: str) -> tuple[str, str]:
+        """What a started server says it runs, and why that is not the arm's build: empty where it is, or says nothing."""
+        told = model_card(base_url).source_digest if self.build.engine in K3MODEL else None
+        return f"runs sources {told[:12]}, as built" if told else "", same_sources(self.build, told)
 
     def target(self, base_url: str) -> tuple[Target, int]:
         """Where requests go, and the vocabulary their prompts are drawn from. Raises `ServingError`."""

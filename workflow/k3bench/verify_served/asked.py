@@ -108,7 +108,7 @@ def ask_arm(arm: ServedArm, plan: Plan, prompts: int, log: Path) -> list[Answer]
         return _ask(arm, arm.endpoint, plan, prompts)
     server = arm.start(log)
     try:
-        if other := arm.other_sources(server.base_url):
+        if other := arm.sources(server.base_url)[1]:
             raise ServingError(other, where=server.base_url)
         return _ask(arm, server.base_url, plan, prompts)
     finally:

@@ -44,6 +44,7 @@ class ServedOpenAI:
         self._calibration = self._calibrated(folder)
         self._servers: dict[str, Server] = {}
         self._failures: dict[str, str] = {}
+        self._runs: dict[str, str] = {}
 
     def _calibrated(self, folder: CampaignFolder) -> Calibration | None:
         """What this client adds on this host; None where another client sends."""
@@ -60,7 +61,8 @@ class ServedOpenAI:
         try:
             server = arm.start(self._logs / f"server-{self._request.observation.id}-{key}.log")
             self._servers[key] = server
-            if other := arm.other_sources(server.base_url):
+            self._runs[key], other = arm.sources(server.base_url)
+            if other:
                 self._failures[key] = other
         except K3Error as error:
             self._failures[key] = str(error)
@@ -124,7 +126,7 @@ class ServedOpenAI:
         )
         level = self._calibration.level(context.level) if self._calibration else None
         return (
-            Check(name="server_ready", ok=True),
+            Check(name="server_ready", ok=True, detail=self._runs.get(self._key(context), "")),
             *check_requests(found.requests, criteria, planned=planned, concurrency=context.level),
             *(client_checks(level, found, max_bias_pct=validity.max_client_bias_pct) if level else ()),
         )
