@@ -42,7 +42,7 @@ class ServedArm:
         )
 
     def sources(self, base_url: str) -> tuple[str, str]:
-        """What a started server says it runs, and why that is not the arm's build: empty where it is, or says nothing."""
+        """What a started server says it runs, and why that is not its build: empty where it is, or nothing is said."""
         told = model_card(base_url).source_digest if self.build.engine in K3MODEL else None
         return f"runs sources {told[:12]}, as built" if told else "", same_sources(self.build, told)
 
