@@ -30,11 +30,11 @@ def run_campaign(recipe: Path, *, profile: str, dry_run: bool, rest: tuple[str, 
         raise RecipeError(
             f"profile {profile!r} does not exist", where="workflow/profiles", fix=f"choose from: {', '.join(profiles)}"
         )
+    if asked.engine.name == "trtllm":
+        _need_a_cluster(recipe, name, profile)
     begun = (Path("results") / name / "observations").exists()
     if asked.engine.device == "cuda" and profile != "slurm" and not dry_run and not begun:
         _need_a_gpu(recipe)
-    if asked.engine.name == "trtllm":
-        _need_a_cluster(recipe, name, profile)
     command = [
         *(sys.executable, "-m", "snakemake", "--workflow-profile", f"workflow/profiles/{profile}"),
         *(["--dry-run"] if dry_run else []),

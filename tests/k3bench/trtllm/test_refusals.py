@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from k3bench.errors import RecipeError
 from k3bench.recipe import load_recipe, parse_recipe
 from k3bench.serving.trtllm.known import known, versions
+from tests.workflow.clone import environment, make_clone
 
 RECIPE = Path(__file__).parents[3] / "recipes/gb300-tep16-pr17103.yaml"
 GOOD = RECIPE.read_text()
@@ -143,3 +146,19 @@ def test_its_keys_belong_to_its_engine(added: str) -> None:
     assert laptop.count(old) == 1
     with pytest.raises(RecipeError, match=r"has no YAML file|is not TensorRT-LLM"):
         parse_recipe(laptop.replace(old, new), where="laptop.yaml", name="laptop")
+
+
+@pytest.mark.parametrize(
+    ("folder", "profile", "said"),
+    [("clone", "laptop", "engine trtllm starts its ranks with srun"), ("a clone", "slurm", "takes apart")],
+)
+def test_a_campaign_is_not_begun_where_its_ranks_cannot_start(
+    folder: str, profile: str, said: str, tmp_path: Path
+) -> None:
+    """Without Slurm, and in a folder whose name the launcher would split."""
+    clone = make_clone(tmp_path / folder, **{RECIPE.stem: GOOD})
+    command = [sys.executable, "-m", "k3bench", "run", "--profile", profile, f"recipes/{RECIPE.name}"]
+    done = subprocess.run(command, cwd=clone, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (clone / "results" / RECIPE.stem).exists()
