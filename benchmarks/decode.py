@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -187,7 +188,8 @@ def best(bench: Bench) -> None:
             named.append(with_forks("gaining", *gaining))
         if hurting:
             named.append(with_forks("none-that-hurt", *(fork for fork in FORKS if fork not in hurting)))
-        measured = {p.forks: (p, bench.compared(POLICIES["serial"], p, level)) for p in named}
+        distinct = {p.forks: p for p in reversed(named)}.values()  # of equal ones the first name
+        measured = {p.forks: (p, bench.compared(POLICIES["serial"], p, level)) for p in distinct}
         for policy, delta in measured.values():
             print(f"{level:<6} {policy.name:<15} {_pct(delta):<19} {', '.join(policy.forks)}", flush=True)
         winner, delta = min(measured.values(), key=lambda pair: pair[1].delta_pct)
@@ -228,6 +230,17 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
     return recipe.model_copy(update={"engine": engine, "workload": workload})
 
 
+def compile_ahead(recipe: Recipe) -> None:
+    """Kernels of all batches side by side, in processes of their own: one after the other they take minutes."""
+    options = recipe.engine.options
+    if options.get("kernels") != "triton" or recipe.engine.device == "cpu" or not torch.cuda.is_available():
+        return
+    words = [sys.executable, "-m", "k3model.kernels.warm", recipe.engine.preset]
+    words += ["--batches", *map(str, recipe.workload.levels)]
+    words += [word for name, value in options.items() for word in ("--set", f"{name}={str(value).lower()}")]
+    subprocess.run(words, check=True, cwd=ROOT, timeout=400)
+
+
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -257,6 +270,7 @@ def main() -> None:
     told = parts.provenance({k: str(v) for k, v in vars(args).items()} | {"options": str(recipe.engine.options)})
     print(f"{recipe.engine.preset} {recipe.engine.options} on {told['device']}, commit {told['commit'][:12]}")
     found: dict[str, Any] = {}
+    compile_ahead(recipe)
     if wanted != ["peers"]:
         arms = {arm: SimpleNamespace(policy=arm) for arm in ("before", "after")}
         request = EngineRequest(recipe, SimpleNamespace(id="obs1"), arms, ROOT)  # type: ignore[arg-type]
