@@ -83,6 +83,8 @@ CASES = (
     Case("situ", 2112, 7168, "dense gate, up"),
     Case("linear", 7168, 2112, "dense down"),
     Case("linear", 10240, 7168, "lm_head"),
+    Case("linear", 3208, 7168, "fused KDA q|k|v|g|f_a|b"),
+    Case("linear", 2112, 7168, "fused MLA q_a|kv_a"),
 )
 EXPERTS = preset("rank-93")
 

@@ -76,18 +76,20 @@ def choose(config: K3Config, device: torch.device) -> Ops:
         raise DeviceError(
             "kernels=triton needs a CUDA device", fix="use kernels=torch, or set TRITON_INTERPRET=1 to test"
         )
-    return _triton(config.pdl)
+    return _triton(config.pdl, config.side_programs)
 
 
-def _triton(pdl: bool) -> Ops:
-    def on(kernel: Op) -> Op:
-        return partial(kernel, pdl=pdl)
+def _triton(pdl: bool, side_programs: int) -> Ops:
+    def on(kernel: Op, **more: Any) -> Op:
+        return partial(kernel, pdl=pdl, **more)
+
+    few = {"side_programs": side_programs}
 
     return Ops(
-        linear=on(gemv.linear),
-        linear_wide=on(gemv.linear_wide),
-        norm_linear=on(gemv.norm_linear),
-        situ_linear=on(gemv.situ_linear),
+        linear=on(gemv.linear, **few),
+        linear_wide=on(gemv.linear_wide, **few),
+        norm_linear=on(gemv.norm_linear, **few),
+        situ_linear=on(gemv.situ_linear, **few),
         add_mix_norm=on(norm.add_mix_norm),
         kda_stage=on(kda.kda_stage),
         kda_step=on(kda.kda_step),

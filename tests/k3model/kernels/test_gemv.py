@@ -9,6 +9,7 @@ import torch
 
 from k3model.kernels import choices, gemv
 from k3model.kernels.choices import Choice
+from k3model.streams import side_leg
 
 Draw = Callable[..., torch.Tensor]
 #: Rounding to bfloat16 after sums of another order: one unit in the last place now and then.
@@ -61,6 +62,15 @@ def test_a_row_has_the_same_bits_alone_in_a_fused_weight(draw: Draw) -> None:
     blocks = Choice("fma", 4, 128, 3, 4)
     whole = gemv.linear(x, weight, choice=blocks)
     assert torch.equal(whole[:, 8:12], gemv.linear(x, weight[8:12], choice=blocks))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", ["fma", "mma"])
+def test_a_side_leg_kept_to_few_programs_gives_the_same_bits(draw: Draw, path: str) -> None:
+    """A program then takes several blocks one after the other; elsewhere than in a side leg nothing changes."""
+    x, weight = drawn(draw, 36, 256, 2)
+    few = side_leg(lambda: gemv.linear(x, weight, choice=PATHS[path], side_programs=2))
+    assert torch.equal(few(), gemv.linear(x, weight, choice=PATHS[path], side_programs=2))
 
 
 @pytest.mark.gpu
