@@ -3,7 +3,7 @@
 # bare machine with as many GPUs as ranks. A stage ends within ten minutes; h200_observation.sh says what it needs.
 #
 #   benchmarks/h200_ranks.sh recipes/h200-tp2.yaml obs1              all of it; obs2 is another boot, with the same OUT
-#   benchmarks/h200_ranks.sh recipes/h200-tep8.yaml obs1 measure     the timed runs alone, then `evidence`: a command each
+#   benchmarks/h200_ranks.sh recipes/h200-tep8.yaml obs1 measure     the timed runs; then evidence: a command each
 #   K3_DRY=1 OUT=/tmp/dry benchmarks/h200_ranks.sh recipes/h200-tp2.yaml obs1    nano over gloo: the path, not the times
 #
 # OUT: where results and the pack go (default: results). LIMIT_S: equality probes end before this (default 570).

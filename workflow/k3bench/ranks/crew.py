@@ -110,14 +110,14 @@ class Crew:
         found: dict[int, RankPlace] = {}
         while len(found) < self.wanted.ranks:
             connection = self._door.next(LOOK_S)
-            if connection is not None:
-                place = RankPlace.model_validate_json(json.dumps(hear(connection)), strict=True)
+            place = _place_of(connection) if connection is not None else None
+            if connection is not None and place is not None:
                 if place.index in found or not 0 <= place.index < self.wanted.ranks:
                     raise RankError(f"rank {place.index} of {self.wanted.ranks} reported out of place or twice")
                 found[place.index], self._lines[place.index] = place, connection
             ended = self._started.ended()
-            if ended:
-                self._fail("starting", set(range(self.wanted.ranks)) - set(found))
+            if ended:  # srun does not say which of its tasks
+                self._fail("starting", set(range(self.wanted.ranks)) - set(found) if self._started.by_srun else set())
             if time.monotonic() > end:
                 missing = sorted(set(range(self.wanted.ranks)) - set(found))
                 raise RankError(
@@ -241,6 +241,15 @@ class Crew:
             line.close()
         self._lines.clear()
         self._started.end()
+
+
+def _place_of(connection: Connection) -> RankPlace | None:
+    """What a rank says first; None if it dies or keeps silent instead, which is then seen by its process."""
+    try:
+        said = hear(connection) if connection.poll(LAST_WORDS_S) else None
+    except (EOFError, OSError):
+        return None
+    return RankPlace.model_validate_json(json.dumps(said), strict=True) if said else None
 
 
 def _verdict(
