@@ -1,4 +1,4 @@
-"""RMSNorm, alone and behind what comes before it in a layer: residual add and AttnRes mix, in one launch a row.
+"""RMSNorm behind what comes before it in a layer: residual add, AttnRes mix and norm in one launch.
 
 `add_mix_norm` reads every candidate once from memory. At 7168 columns and 9 candidates that is 129 kB a row, little
 enough for one program, and a row's result needs all of it.
@@ -11,36 +11,12 @@ from __future__ import annotations
 import torch
 
 from k3model.kernels.language import gdc_launch_dependents, gdc_wait, jit, launch, power_of_two, tl
-from k3model.pointwise import rms_norm as torch_rms_norm
-from k3model.pointwise import wide
+from k3model.pointwise import rms_norm, wide
 
 #: Sixteen values of every candidate a thread in the widest rows.
 WARPS = 16
 #: Snapshots that fit into registers beside everything else; more are read a second time, from the cache.
 KEPT = 4
-
-
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, pdl: bool = False) -> torch.Tensor:
-    """x / rms(x) * weight over the last dimension; its twin is `pointwise.rms_norm`. Rows of x may lie apart."""
-    rows, size = x.flatten(0, -2), x.shape[-1]
-    out = torch.empty(x.shape, device=x.device, dtype=x.dtype)
-    block = power_of_two(size)
-    _rms_norm[(rows.shape[0],)](
-        rows, weight, out, rows.stride(0), eps, SIZE=size, BLOCK=block, num_warps=_warps(block), **launch(pdl)
-    )
-    return out
-
-
-@jit
-def _rms_norm(x, weight, out, x_row, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
-    row, col = tl.program_id(0), tl.arange(0, BLOCK)
-    w = tl.load(weight + col, mask=col < SIZE, other=0.0).to(tl.float32)
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    v = tl.load(x + row * x_row + col, mask=col < SIZE, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(v * v, 0) / SIZE + eps)
-    tl.store(out + row * SIZE + col, (v * scale * w).to(out.dtype.element_ty), mask=col < SIZE)
 
 
 def add_mix_norm_twin(
@@ -61,13 +37,13 @@ def add_mix_norm_twin(
         out, row = sum(addends[1:], addends[0]), bank[top]
         row.copy_(out) if empty else row.add_(out)
     h = bank[top] if direction is None else mix(bank[: top + 1], direction, eps)
-    return torch_rms_norm(h, weight, eps)
+    return rms_norm(h, weight, eps)
 
 
 def mix(candidates: torch.Tensor, direction: torch.Tensor, eps: float) -> torch.Tensor:
     """candidates [K, n, hidden], direction [hidden] wide -> [n, hidden]."""
     values = wide(candidates)
-    probs = torch.softmax(torch_rms_norm(values, direction, eps).sum(-1), dim=0)
+    probs = torch.softmax(rms_norm(values, direction, eps).sum(-1), dim=0)
     return torch.einsum("kn,knh->nh", probs, values).to(candidates.dtype)
 
 
