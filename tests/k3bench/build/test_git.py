@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -229,6 +230,34 @@ def test_a_command_that_fails_is_told_by_its_last_words_and_its_log(
             both(planned, tmp_path / "r", git(repo, "main~1"), new)
         log = Path(refused.value.where.rpartition(": ")[2])
         assert log.read_text().splitlines() == ["compiling", "no compiler"]
+
+
+def test_a_command_that_cannot_start_is_told_so(planned: Planned, repo: Repo, tmp_path: Path) -> None:
+    """A slip in its first word."""
+    with pytest.raises(BuildError, match="cannot start 'no-such-program'"):
+        both(planned, tmp_path / "r", git(repo, "main~1"), git(repo, "main", command=["no-such-program"]))
+
+
+def test_what_a_command_left_running_ends_with_it(planned: Planned, repo: Repo, tmp_path: Path) -> None:
+    """A compiler that was sent to the background writes no more once the build is called made."""
+    later = "import time; time.sleep(60)"
+    program = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]]);"
+        "open('pid.txt', 'w').write(str(p.pid))"
+    )
+    new = git(repo, "main", command=[sys.executable, "-c", program, later])
+    change = "declared_change: [commit, command]"
+    made = both(planned, tmp_path / "r", git(repo, "main~1"), new, extra=change)["after"]
+    pid = (CampaignFolder(tmp_path / "r").tree(str(made.place)) / "pid.txt").read_text()
+    state = Path(f"/proc/{pid}/stat")
+
+    def is_over() -> bool:
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+    end = time.monotonic() + 20
+    while not is_over() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert is_over()
 
 
 def test_hooks_of_a_repository_do_not_run(planned: Planned, repo: Repo, tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from pathlib import Path
 
 from k3bench.build.inputs import Inputs, package_folder
 from k3bench.build.repository import apply, changes_since, keep_changes, tree_digest, untracked, work_tree
-from k3bench.errors import BuildError
+from k3bench.errors import BuildError, ServingError
 from k3bench.records.base import digest_of
 from k3bench.records.builds import BuildSpec, GitBuild, ImageBuild, Made
 from k3bench.records.plan import VERSIONED
 from k3bench.runnable import CACHES, PACKAGE, source_digest
+from k3bench.serving.process import spawn
 from k3bench.store import CampaignFolder, read_record, write_atomic, write_record
 
 #: The largest wheel anyone builds, unpacked; more is a bomb.
@@ -144,30 +145,22 @@ def _version(name: str) -> str:
 
 
 def _run_command(spec: GitBuild, folder: CampaignFolder, place: str, where: str) -> None:
-    """The build's own command in its work tree, ended with everything it started when its time is over."""
+    """The build's own command in its work tree; whatever it started ends with it, and it ends with this process."""
     log = folder.place(place) / "build.log"
     caches = {name: str(folder.cache(place).absolute() / sub) for name, sub in CACHES.items()}
-    env = {**os.environ, **(caches if folder.cache(place).exists() else {})}
     try:
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                spec.command,
-                cwd=folder.tree(place),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=env,
-                start_new_session=True,
-            )
+        process = spawn(spec.command, log, caches if folder.cache(place).exists() else {}, folder.tree(place))
+    except ServingError as error:
+        raise BuildError(error.what, where=where, fix="check the first word of the build's command") from None
+    try:
         code = process.wait(60 * spec.minutes)
-    except OSError as error:
-        fix = "check the first word of the build's command"
-        raise BuildError(f"cannot start {spec.command[0]!r}: {error.strerror}", where=where, fix=fix) from None
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
         problem = f"the build command took more than {spec.minutes} minutes"
         raise BuildError(problem, where=f"{where}: {log}", fix="raise `minutes` of the build") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     if code:
         said = log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
         raise BuildError(
