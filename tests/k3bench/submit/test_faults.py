@@ -13,7 +13,7 @@ from place import answer_of, until
 from k3bench.errors import MeasureError
 from k3bench.records.ledger import Ended, Ledger, Process
 from k3bench.store import write_record
-from k3bench.submit import JobSpec, cancel, run_once
+from k3bench.submit import JobSpec, cancel, live_jobs, run_once
 from k3bench.submit.folder import JobFolder, now
 from k3bench.submit.worker import Worker
 
@@ -306,3 +306,15 @@ def test_random_kills_leave_exactly_one_result(place):
     assert states.count("finished") == 1
     assert states[-1] == "finished"
     assert place.noted("end") == [f"end {answer['attempt']}"]
+
+
+def test_every_live_job_of_a_campaign_is_found_whatever_it_does(place, tmp_path):
+    """`k3bench cancel` ends builds, probes and profiled runs as well; another campaign's jobs are not among them."""
+    campaign = tmp_path / "results" / "mine"
+    arguments = {"root": str(campaign), "observation": "obs1", "log": str(place.log), "gate": str(place.gate)}
+    place.start_head("probe", arguments, JobSpec(executor="local"))
+    until(place.noted, "it runs")
+    assert live_jobs(campaign, jobs=place.jobs) == {place.key: "probe obs1"}
+    assert live_jobs(tmp_path / "results" / "other", jobs=place.jobs) == {}
+    place.gate.touch()
+    until(lambda: not live_jobs(campaign, jobs=place.jobs), "it ends")

@@ -23,10 +23,11 @@ def _add_status(verbs: Verbs) -> None:
 
 
 def _status(args: argparse.Namespace) -> None:
-    from k3bench.measure.status import rows, table
+    from k3bench.measure.status import beside, rows, table
 
     while True:
-        print(table(rows(_plan_of(args.recipe))), flush=True)
+        plan = _plan_of(args.recipe)
+        print("\n".join([table(rows(plan)), *beside(plan)]), flush=True)
         if args.watch is None:
             return
         time.sleep(max(1.0, args.watch))

@@ -15,7 +15,7 @@ from k3bench.measure.allocation import AllocationSpec, accepted_block, spec_of
 from k3bench.records.ledger import Attempt
 from k3bench.records.plan import Plan, PlannedObservation
 from k3bench.store import CampaignFolder, read_record
-from k3bench.submit import JOBS, cancel, look
+from k3bench.submit import JOBS, cancel, live_jobs, look
 
 WORDS = {"intended": "starting", "submitted": "submitted", "voided": "measured again"}
 
@@ -110,13 +110,34 @@ def _one_line(text: str) -> str:
 
 def cancel_all(plan_path: Path, *, jobs: Path = JOBS) -> list[str]:
     """End every live job of the campaign; none is submitted again until the campaign is started again."""
-    plan, ended = read_record(plan_path, Plan), []
+    named = _allocations(plan_path)
+    running = live_jobs(plan_path.parent, jobs=jobs)
+    ended = []
+    for key, what in {**running, **{key: name for key, name in named.items() if key in running}}.items():
+        if (attempt := cancel(key, jobs=jobs)) is not None:
+            ended.append(f"{what} ({_job(attempt)})")
+    return ended
+
+
+def _allocations(plan_path: Path) -> dict[str, str]:
+    """Key -> name of every allocation whose builds are made."""
+    plan, found = read_record(plan_path, Plan), {}
     for observation in plan.observations:
         for allocation in observation.allocations:
             try:
                 spec = spec_of(CampaignFolder(plan_path.parent), plan, observation.id, allocation.id)
             except (StoreError, BuildError):
                 continue
-            if (attempt := cancel(spec.key, jobs=jobs)) is not None:
-                ended.append(f"{observation.id}/{allocation.id} ({_job(attempt)})")
-    return ended
+            found[spec.key] = f"{observation.id}/{allocation.id}"
+    return found
+
+
+def beside(plan_path: Path, *, jobs: Path = JOBS) -> list[str]:
+    """Live jobs of the campaign that are no allocations: builds, probes of sameness, profiled runs."""
+    timed = _allocations(plan_path)
+    lines = []
+    for key, what in live_jobs(plan_path.parent, jobs=jobs).items():
+        attempt, words = look(key, jobs=jobs)
+        if key not in timed and attempt is not None:
+            lines.append(f"beside them: {what}, {_state(attempt, words)}, {_one_line(words)}")
+    return lines

@@ -7,7 +7,7 @@ Out of scope: what is measured, and how the files of a campaign are named.
         ^── finished? ── live? adopt ── live but unknown? adopt ── else submit ──^
 """
 
-from k3bench.submit.once import Outcome, cancel, look, read_ledger, run_once
+from k3bench.submit.once import Outcome, cancel, live_jobs, look, read_ledger, run_once
 from k3bench.submit.spec import JOBS, JobSpec, job_of
 from k3bench.submit.worker import AttemptOverError, raise_if_over
 
@@ -18,6 +18,7 @@ __all__ = [
     "Outcome",
     "cancel",
     "job_of",
+    "live_jobs",
     "look",
     "raise_if_over",
     "read_ledger",

@@ -27,6 +27,8 @@ from k3bench.submit.folder import JobFolder, Say, now
 from k3bench.submit.spec import JobSpec
 from k3bench.submit.wait import Wait, backend_of
 
+#: Arguments that tell jobs of a campaign apart.
+_ABOUT = ("pair", "observation", "allocation", "arm")
 #: How long an sbatch that got no answer is tried again.
 UNANSWERED_S = 600.0
 
@@ -94,6 +96,20 @@ def look(key: str, *, jobs: Path) -> tuple[Attempt | None, str]:
     if ended is not None:
         return last, f"{ended.state}, waiting for its head"
     return last, backend_of(last.executor, 10.0).ask(folder, last).words
+
+
+def live_jobs(root: Path, *, jobs: Path) -> dict[str, str]:
+    """Key of every live job whose arguments name this campaign's folder -> what it does, for people to read."""
+    found = {}
+    for path in sorted(Path(jobs).glob("*/ledger.json")):
+        folder = JobFolder(path.parent.absolute())
+        last = folder.ledger().last
+        if last is not None and last.live:
+            request = folder.request(last.number)
+            if request.arguments.get("root") == str(root.absolute()):
+                about = [str(request.arguments[n]) for n in _ABOUT if n in request.arguments]
+                found[folder.key] = f"{request.function.rpartition(':')[2]} {'/'.join(about)}"
+    return found
 
 
 def cancel(key: str, *, jobs: Path) -> Attempt | None:

@@ -31,6 +31,11 @@ def wait_for(log: str, gate: str, attempt: int) -> dict:
     return {"pid": os.getpid(), "attempt": attempt}
 
 
+def probe(root: str, observation: str, log: str, gate: str, attempt: int) -> dict:
+    """A job of a campaign that is no allocation."""
+    return wait_for(log, gate, attempt)
+
+
 def refuse(log: str, attempt: int) -> dict:
     """Raises an error of the project's own."""
     _note(log, f"begin {attempt}")
