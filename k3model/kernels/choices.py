@@ -15,6 +15,8 @@ from typing import Any, Literal
 DATA = Path(__file__).with_name("choices.json")
 #: Multiprocessors to keep busy, and how many programs on each are enough to keep memory busy.
 PROCESSORS, PROGRAMS_EACH = 132, 4
+#: Rows of x from which a sum on the plain cores costs more than reading the weight, by counting instructions.
+TENSOR_BATCH = 4
 #: Weights that one warp asks for at once: 56 registers a thread.
 BYTES_AHEAD = 7 * 1024
 
@@ -52,6 +54,8 @@ def rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice
     most, block_n = BYTES_AHEAD * warps // (columns * (4 if paired else 2)), 16
     while block_n > 1 and (rows // block_n < PROCESSORS * PROGRAMS_EACH or block_n > most):
         block_n //= 2
+    if batch >= TENSOR_BATCH and rows >= 16 * PROCESSORS and columns % (64 * 4) == 0:
+        return Choice("mma", 16, 64, 2 if paired else 4, 4)
     steps = -(-columns // block_k)
     return Choice("fma", block_n, block_k, steps if batch <= 2 else min(steps, 3), warps)
 
