@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 import platform
 import statistics
 import subprocess
@@ -124,7 +125,7 @@ def provenance(arguments: dict[str, Any]) -> dict[str, Any]:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     told: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit or "unknown",
+        "commit": commit or os.environ.get("K3BENCH_COMMIT", "unknown"),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "arguments": arguments,

@@ -14,7 +14,7 @@ from k3model.decode import K3
 from k3model.errors import CapacityError
 from k3model.policy import OverlapPolicy
 from k3model.ranges import Ranges, no_ranges, nvtx_range
-from k3model.streams import Forks, multi_stream
+from k3model.streams import Forks, capture_stream, multi_stream
 
 WARM_UP_STEPS = 2
 #: Tokens of a prompt run at once; bounds the memory of prefill.
@@ -37,6 +37,7 @@ class Decode:
         model.caches.check(batch)
         self.model, self.policy, self.batch = model, policy, batch
         self.forks = forks if forks is not None else Forks(policy, model.side_stream)
+        self.forks.side_first = model.config.leg_order == "side"
         self.rows = model.caches.rows(batch)
         self.ranges = ranges
         self._warm = False
@@ -141,7 +142,9 @@ class Decode:
         self.warm_up()
         graph = torch.cuda.CUDAGraph()
         mode = self.model.collectives.capture_error_mode
-        with multi_stream(), torch.cuda.graph(graph, pool=self.model.graph_pool(), capture_error_mode=mode):
+        stream = capture_stream(self.model.device, self.model.config.stream_priority)
+        pool = self.model.graph_pool()
+        with multi_stream(), torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode):
             self._eager_step(self.ranges or nvtx_range)
         self._graph = graph
 

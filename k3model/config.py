@@ -65,6 +65,8 @@ class K3Config:
     pdl: bool = False  # kernels=triton: programmatic dependent launch, a kernel may start before the one ahead ends
     side_programs: int = 0  # kernels=triton: most programs of a GEMV in the side leg of a fork; 0 = one a block of rows
     fused_inputs: bool = False  # projections of one input in one product: KDA's [qkvg | f_a | b], MLA's [q_a | kv_a]
+    leg_order: Literal["main", "side"] = "main"  # which leg of a fork is issued first
+    stream_priority: Literal["equal", "main", "side"] = "equal"  # whose kernels the GPU places first
     state_pool: Literal["gathered", "indexed"] = "gathered"  # gathered: the PR lists the state among crossing tensors
     staging_repack: bool = True
     kda_weights: Literal["bf16", "fp8"] = "bf16"
@@ -253,8 +255,8 @@ PRESETS: dict[str, K3Config] = {
 #: What a recipe may change on a preset. The rest is what makes it K3.
 OPTIONS: tuple[str, ...] = (
     "variant", "tp_size", "collectives", "shares", "held_experts", "routing", "routing_seed", "latent_rms_eps",
-    "layers", "kernels", "pdl", "side_programs", "fused_inputs", "state_pool", "staging_repack", "kda_weights",
-    "kv_cache", "expert_weights", "page_tokens",
+    "layers", "kernels", "pdl", "side_programs", "fused_inputs", "leg_order", "stream_priority", "state_pool",
+    "staging_repack", "kda_weights", "kv_cache", "expert_weights", "page_tokens",
 )  # fmt: skip
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -264,6 +266,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "kernels": ("torch", "triton"),
     "pdl": (True, False),
     "fused_inputs": (True, False),
+    "leg_order": ("main", "side"),
+    "stream_priority": ("equal", "main", "side"),
     "state_pool": ("gathered", "indexed"),
     "staging_repack": (True, False),
     "kda_weights": ("bf16", "fp8"),

@@ -68,7 +68,7 @@ class K3:
         self.weights = Weights(device, dtype, "language_model.")
         self._build(self.weights)
         self.caches = Caches(config, max_batch, context, device, dtype)
-        self.side_stream = side_stream(device)
+        self.side_stream = side_stream(device, config.stream_priority)
         self._pool_keeper: torch.cuda.CUDAGraph | None = None
         self.mixes: tuple[int, ...] = ()  # candidates of every AttnRes mix in the last pass
         fill(self.weights.parts, seed, whole=self.collectives.real)

@@ -69,6 +69,7 @@ class Forks:
         self.policy = policy
         self.stream = stream
         self.ranges: Ranges = no_ranges
+        self.side_first = False  # issue the right leg before the left one
         self._depth = 0
         self._held: list[Any] = []
 
@@ -82,15 +83,24 @@ class Forks:
         main = torch.cuda.current_stream(self.stream.device)
         opened = main.record_event()
         self._depth += 1
-        left_result = self.run_left(name, left)
-        with torch.cuda.stream(self.stream):
-            self.stream.wait_event(opened)
-            right_result = self.run_right(name, right)
-            done = self.stream.record_event()
+        if self.side_first:
+            right_result, done = self._beside(self.stream, opened, name, right)
+            left_result = self.run_left(name, left)
+        else:
+            left_result = self.run_left(name, left)
+            right_result, done = self._beside(self.stream, opened, name, right)
         self._depth -= 1
         self.join(name, main, done)
         self._keep_alive(right_result, main)
         return left_result, right_result
+
+    def _beside(
+        self, stream: torch.cuda.Stream, opened: torch.cuda.Event, name: str, right: Callable[[], R]
+    ) -> tuple[R, torch.cuda.Event]:
+        """The right leg on the side stream, behind what was issued before the fork; and the event that ends it."""
+        with torch.cuda.stream(stream):
+            stream.wait_event(opened)
+            return self.run_right(name, right), stream.record_event()
 
     @contextmanager
     def ranged(self, ranges: Ranges) -> Iterator[None]:
@@ -153,6 +163,15 @@ def _tensors(result: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+#: Priorities of (main, side) by the option's name; less is placed first.
+PRIORITIES = {"equal": (0, 0), "main": (-1, 0), "side": (0, -1)}
+
+
+def side_stream(device: torch.device, favoured: str = "equal") -> torch.cuda.Stream | None:
     """The model's one side stream; None where there are no streams, which makes every fork serial."""
-    return torch.cuda.Stream(device) if device.type == "cuda" else None
+    return torch.cuda.Stream(device, priority=PRIORITIES[favoured][1]) if device.type == "cuda" else None
+
+
+def capture_stream(device: torch.device, favoured: str = "equal") -> torch.cuda.Stream | None:
+    """What main is while a step is captured: its priority goes into the graph. None for torch's own."""
+    return torch.cuda.Stream(device, priority=PRIORITIES[favoured][0]) if favoured == "main" else None

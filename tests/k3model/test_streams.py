@@ -173,3 +173,12 @@ def test_the_flag_is_restored_after_an_error() -> None:
     with pytest.raises(ValueError):
         fail()
     assert not multi_stream_is_on()
+
+
+def test_the_right_leg_may_be_issued_first(log: list[str]) -> None:
+    """The same dependencies, the other order of issue: `leg_order: side`."""
+    forks = forks_on(log)
+    forks.side_first = True
+    with multi_stream():
+        forks.fork("mla_q_kv", lambda: log.append("left"), lambda: log.append("right"))
+    assert log == ["main records main1", "side waits main1", "right", "side records side1", "left", "main waits side1"]

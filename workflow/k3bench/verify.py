@@ -39,8 +39,8 @@ PACKAGES = ("torch", "triton", "numpy", "nvidia-cublas-cu12", "nvidia-cublas", "
 QUICK = "small"
 #: Options that mean the same in every preset.
 SWITCHES = (
-    "variant", "kernels", "pdl", "side_programs", "fused_inputs", "state_pool", "staging_repack", "kda_weights",
-    "kv_cache", "expert_weights", "latent_rms_eps", "page_tokens",
+    "variant", "kernels", "pdl", "side_programs", "fused_inputs", "leg_order", "stream_priority", "state_pool",
+    "staging_repack", "kda_weights", "kv_cache", "expert_weights", "latent_rms_eps", "page_tokens",
 )  # fmt: skip
 #: Presets too deep to probe fork by fork, and the shorter one with the same shapes.
 STANDS_FOR = {"rank-93": "block-12", "share-93": "share-12"}
