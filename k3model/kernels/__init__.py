@@ -79,7 +79,7 @@ def choose(config: K3Config, device: torch.device) -> Ops:
     return _triton(config.pdl, config.side_programs)
 
 
-def _triton(pdl: bool, side_programs: int) -> Ops:
+def _triton(pdl: bool, side_programs: int = 0) -> Ops:
     def on(kernel: Op, **more: Any) -> Op:
         return partial(kernel, pdl=pdl, **more)
 
