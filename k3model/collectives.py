@@ -134,13 +134,8 @@ def join_ranks(device: str, seat: Seat | None = None, *, limit_s: float = 600.0)
     `limit_s` ends a collective that a peer never enters. Returns this rank's device.
     """
     local = seat.local_rank if seat else int(os.environ.get("LOCAL_RANK", "0"))
-    own = f"cuda:{local}" if device.startswith("cuda") else device
+    own = f"cuda:{_visible(local)}" if device.startswith("cuda") else device
     if own.startswith("cuda"):
-        if local >= torch.cuda.device_count():
-            raise CollectiveError(
-                f"rank needs the CUDA device {local}, and this node shows {torch.cuda.device_count()}",
-                fix="ask for as many GPUs a node as ranks a node",
-            )
         torch.cuda.set_device(own)
     if not dist.is_initialized():
         backend = "nccl" if own.startswith("cuda") else "gloo"
@@ -148,6 +143,17 @@ def join_ranks(device: str, seat: Seat | None = None, *, limit_s: float = 600.0)
         where: dict[str, Any] = {"store": seat.store, "rank": seat.rank, "world_size": seat.of} if seat else {}
         dist.init_process_group(backend, timeout=timedelta(seconds=limit_s), device_id=bound, **where)
     return own
+
+
+def _visible(local_rank: int) -> int:
+    """The device of a local rank: the one of that number, or the only one, where a launcher shows each rank its own."""
+    shown = torch.cuda.device_count()
+    if (shown > 1 and local_rank >= shown) or not shown:
+        raise CollectiveError(
+            f"rank needs the CUDA device {local_rank}, and this node shows {shown}",
+            fix="ask for as many GPUs a node as ranks a node",
+        )
+    return local_rank if shown > 1 else 0
 
 
 def identity_of(device: str) -> tuple[str | None, str | None]:
