@@ -73,7 +73,10 @@ def _latent_row(  # type: ignore[no-untyped-def]
 def absorb_twin(q: torch.Tensor, W_K: torch.Tensor, fused: torch.Tensor) -> None:
     """M3: q [B, h, N + R], W_K [h, N, C] taken into the query, written into the first C columns of fused."""
     _, N, C = W_K.shape
-    torch.bmm(q[..., :N].transpose(0, 1), W_K, out=fused[..., :C].transpose(0, 1))
+    if torch.compiler.is_compiling():  # Dynamo knows no product into a strided view
+        fused[..., :C].copy_(torch.bmm(q[..., :N].transpose(0, 1), W_K).transpose(0, 1))
+    else:
+        torch.bmm(q[..., :N].transpose(0, 1), W_K, out=fused[..., :C].transpose(0, 1))
 
 
 def absorb(q: torch.Tensor, W_K: torch.Tensor, fused: torch.Tensor, *, pdl: bool = False) -> None:
