@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from k3model.kernels.choices import Choice, choose
-from k3model.kernels.gemv_kernels import fma, mma
+from k3model.kernels.gemv_kernels import gemv_fma, gemv_mma
 from k3model.kernels.language import interpreted, launch
 from k3model.pointwise import linear_wide as linear_wide_twin
 from k3model.pointwise import rms_norm, situ
@@ -110,7 +110,7 @@ def _launch(
     if side_programs and in_side_leg():
         programs = min(side_programs, of)
     pieces = -(-columns // (blocks.block_k * (blocks.warps if blocks.path == "mma" else 1)))
-    kernel = mma if blocks.path == "mma" else fma
+    kernel = gemv_mma if blocks.path == "mma" else gemv_fma
     if blocks.path == "mma":
         shapes |= {"PARTS": blocks.warps, "UPCAST": interpreted()}
     kernel[(programs,)](

@@ -14,7 +14,7 @@ from k3model.kernels.language import gdc_launch_dependents, gdc_wait, jit, tl
 
 
 @jit
-def fma(
+def gemv_fma(
     x, w, out, norm, x_row, N, eps, beta, linear_beta,
     K: tl.constexpr, B: tl.constexpr, PAIR: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, EVEN: tl.constexpr, AHEAD: tl.constexpr, LOOP: tl.constexpr, PDL: tl.constexpr,
@@ -121,7 +121,7 @@ def situ_rounded(gate, up, beta, linear_beta, dtype: tl.constexpr):
 
 
 @jit
-def mma(
+def gemv_mma(
     x, w, out, norm, x_row, N, eps, beta, linear_beta,
     K: tl.constexpr, B: tl.constexpr, PAIR: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, EVEN: tl.constexpr, AHEAD: tl.constexpr, LOOP: tl.constexpr, PDL: tl.constexpr,
