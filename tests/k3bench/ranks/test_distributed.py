@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from k3bench.cli import main
+from k3bench.compare.provenance import setting_of
 from k3bench.errors import RecipeError
 from k3bench.measure.allocation import load_spec
 from k3bench.measure.command import measure_once
@@ -15,6 +16,7 @@ from k3bench.recipe import parse_recipe
 from k3bench.records.equivalence import Equivalence
 from k3bench.records.fingerprint import Fingerprint
 from k3bench.records.measurement import Measurement
+from k3bench.records.plan import Plan
 from k3bench.store import CampaignFolder, read_record
 
 ROOT = Path(__file__).parents[3]
@@ -60,6 +62,7 @@ def test_two_ranks_are_measured_and_verified_by_the_same_commands(folder: Campai
         assert all(check.ok for check in point.checks)
         assert {"ranks_present", "ranks_agree", "tokens_repeat"} <= checks.keys()
         assert re.fullmatch(r"2 ranks on 1 node: 0 \S+ cpu, 1 \S+ cpu; gloo x2", checks["ranks_present"].detail)
+    assert setting_of(read_record(folder.plan, Plan), points).preset == "nano on 2 ranks"
     for found in folder.records("obs1", "fingerprints", Fingerprint):
         assert [place.index for place in found.stable.ranks] == [0, 1]
     assert main(["verify", str(folder.plan), "obs1", "--budget", "0"]) == 0

@@ -47,10 +47,10 @@ def _digest(record: Record) -> str:
 
 def setting_of(plan: Plan, points: Sequence[Measurement], fingerprints: Sequence[Fingerprint] = ()) -> Setting:
     """Engine, hardware class and workload: noise of another setting says nothing here."""
-    recipe = plan.recipe
+    recipe, ranks = plan.recipe, plan.recipe.engine.ranks
     return Setting(
         engine=recipe.engine.name,
-        preset=recipe.engine.preset,
+        preset=recipe.engine.preset + (f" on {ranks} ranks" if ranks > 1 else ""),
         hardware_class=_hardware_class(points, fingerprints),
         restart="+".join(sorted({p.restart for p in points})) or "unknown",
         isl_tokens=recipe.workload.isl_tokens,
