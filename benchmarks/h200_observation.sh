@@ -17,6 +17,8 @@ observation=${1:?which observation: obs1, obs2, obs3, zero1, zero2 or zero3}
 stage=${2:-all}
 recipe=${RECIPE:-recipes/h200-rank93.yaml}
 OUT=${OUT:-results}
+case "$OUT" in /*) ;; *) OUT=$PWD/$OUT ;; esac
+export TRITON_CACHE_DIR="$OUT/triton-$observation"
 export PYTHONPATH="$PWD/workflow:$PWD" CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONUNBUFFERED=1
 say() { printf '%s [%ss] %s\n' "$observation" "$(($(date +%s) - began))" "$*"; }
 began=$(date +%s)
@@ -34,14 +36,16 @@ root=$OUT/$name
 seen=$root/observations/$observation
 [ -f "$root/plan.json" ] || python3 -m k3bench plan "$recipe" --out "$root/plan.json" > /dev/null || exit 2
 
+# Kernels of all batches, compiled side by side: a preset and its context.
+warm() {
+    if [ "${K3_DRY:-}" ] || ! grep -q 'kernels: triton' "$recipe"; then return 0; fi
+    python3 -m k3model.kernels.warm "$1" --context "$2" --batches 1 2 4 8 --set kernels=triton --set expert_weights=mxfp4 &&
+        say "kernels of $1 compiled"
+}
+
 measure() {
-    export TRITON_CACHE_DIR="$OUT/triton-$observation"
     rm -rf "$TRITON_CACHE_DIR"
-    if [ -z "${K3_DRY:-}" ] && grep -q 'kernels: triton' "$recipe"; then
-        python3 -m k3model.kernels.warm rank-93 --batches 1 2 4 8 --set kernels=triton --set expert_weights=mxfp4 ||
-            return 1
-        say "kernels compiled"
-    fi
+    warm rank-93 8448 || return 1
     python3 -m k3bench measure "$root/plan.json" "$observation/alloc1" --here || return 1
     say "measured"
 }
@@ -65,6 +69,8 @@ evidence() {
         say "residency: NOT run, no trace"
     fi
     say "traced"
+    warm small 320
+    warm block-12 320
     python3 -m k3bench verify "$root/plan.json" "$observation" --budget "${VERIFY_S:-75}" --out "$seen/equivalence.json"
     say "verified"
 }
