@@ -47,6 +47,7 @@ measure() {
     rm -rf "$TRITON_CACHE_DIR"
     warm rank-93 8448 || return 1
     python3 -m k3bench measure "$root/plan.json" "$observation/alloc1" --here || return 1
+    [ -d "$seen/points" ] || { say "NOT measured"; return 1; }
     say "measured"
 }
 
@@ -72,6 +73,7 @@ evidence() {
     warm small 320
     warm block-12 320
     python3 -m k3bench verify "$root/plan.json" "$observation" --budget "${VERIFY_S:-75}" --out "$seen/equivalence.json"
+    [ -f "$seen/equivalence.json" ] || { say "equality: NOT probed"; return 1; }
     say "verified"
 }
 
