@@ -72,7 +72,9 @@ def _block(request: EngineRequest, block: PlannedBlock) -> Iterator[str]:
         yield from module.dry_block(request, block)
         return
     for run, arm in enumerate(ARMS_OF[block.order]):
-        yield f"# run {run}: {arm}, by engine {recipe.engine.name} in the worker's own process"
+        ranks, nodes = recipe.engine.ranks, recipe.resources.nodes
+        where = f"{ranks} ranks on {nodes} nodes, led by the worker" if ranks > 1 else "the worker's own process"
+        yield f"# run {run}: {arm}, by engine {recipe.engine.name} in {where}"
         if recipe.engine.name in SERVED:
             served = served_arm(recipe, request.observation, request.builds, arm, request.folder)
             yield shlex.join(served.command) if served.command else f"# attached to {served.endpoint}"
