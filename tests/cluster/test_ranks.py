@@ -75,7 +75,7 @@ def test_two_nodes_hold_two_ranks_and_each_proves_its_rack(cluster: Cluster, tmp
 @pytest.mark.all_faults
 def test_a_rank_that_dies_ends_its_allocation_and_says_so(cluster: Cluster, tmp_path: Path) -> None:
     """Within seconds, on all nodes; the next start measures the block again whole."""
-    clone = make_clone(tmp_path / "a clone", ranks=RECIPE.replace("OSL", "17"))
+    clone = make_clone(tmp_path / "a clone", ranks=RECIPE.replace("OSL", "33"))
     folder, head = CampaignFolder(clone / "results" / "ranks"), Head(clone, "ranks", UNTIL)
     until(lambda: list(folder.observation("obs1").glob("points/*.json")), "a point appears")
     ranks = until(lambda: (found := ranks_of(clone)) and len(found) == 2 and found, "both ranks run")
