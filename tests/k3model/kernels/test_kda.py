@@ -13,7 +13,9 @@ from k3model.kernels import kda
 from k3model.kernels.kda import KdaConstants, Projected
 
 Draw = Callable[..., torch.Tensor]
-HEADS, D, SLOTS = 2, 32, 4
+#: K3's own shapes on a GPU; small ones for the interpreter.
+HEADS, D = (6, 128) if torch.cuda.is_available() else (2, 32)
+SLOTS = 4
 WIDTH = HEADS * D
 
 

@@ -20,7 +20,7 @@ CLOSE = {"rtol": 1.6e-2, "atol": 2e-3}
 def test_add_mix_norm_equals_its_twin(draw: Draw, top: int, addends: int) -> None:
     """Any number of snapshots, an empty running sum and a full one; the bank ends up with the same bits."""
     # The interpreter cuts to bfloat16 where a GPU rounds.
-    dtype, n, size = torch.float32 if language.interpreted() else torch.bfloat16, 2, 96
+    dtype, n, size = (torch.float32, 2, 96) if language.interpreted() else (torch.bfloat16, 2, 7168)
     bank = draw(9, 4, size, dtype=dtype)[:, :2]
     others = tuple(draw(n, size, dtype=dtype) for _ in range(addends))
     direction, weight = draw(size, dtype=torch.float32), 1 + draw(size, spread=0.1, dtype=dtype)
