@@ -18,7 +18,7 @@ from k3model.cache import Caches, LatentCache, Placed
 from k3model.collectives import Collectives
 from k3model.config import K3Config
 from k3model.kernels import TWINS, Ops
-from k3model.kernels.mla import Attended, combine_twin, scores_of
+from k3model.kernels.attention import Attended, combine_twin, scores_of
 from k3model.streams import Forks
 from k3model.weights import Weights
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from k3model.config import K3Config
 from k3model.errors import DeviceError
-from k3model.kernels import gemv, kda, language, mla, moe, norm
+from k3model.kernels import attention, gemv, kda, language, mla, moe, norm
 from k3model.pointwise import linear_wide
 
 Op = Callable[..., Any]
@@ -57,8 +57,8 @@ TWINS = Ops(
     latent_row=mla.latent_row_twin,
     absorb=mla.absorb_twin,
     append=mla.append_twin,
-    attend=mla.attend_twin,
-    combine=mla.combine_twin,
+    attend=attention.attend_twin,
+    combine=attention.combine_twin,
     pick=moe.pick_twin,
     experts=None,
 )
@@ -96,8 +96,8 @@ def _triton(pdl: bool, side_programs: int = 0) -> Ops:
         latent_row=on(mla.latent_row),
         absorb=on(mla.absorb),
         append=on(mla.append),
-        attend=on(mla.attend),
-        combine=on(mla.combine),
+        attend=on(attention.attend),
+        combine=on(attention.combine),
         pick=on(moe.pick),
         experts=on(moe.experts),
     )

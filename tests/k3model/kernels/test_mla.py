@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from k3model.cache import LatentCache, Placed
-from k3model.kernels import mla
+from k3model.kernels import attention, mla
 
 Draw = Callable[..., torch.Tensor]
 #: K3's own shapes on a GPU; small ones for the interpreter.
@@ -61,10 +61,10 @@ def test_attention_over_scattered_pages_equals_its_twin(draw: Draw, device: torc
     cache, kv_b = LatentCache(draw(3 * pages, page, C + R)), draw(HEADS, N + V, C, spread=C**-0.5)
     query, gate, W_V = draw(3, HEADS, C + R, spread=0.5), draw(3, HEADS * V), kv_b[:, N:].mT
     scale = (N + R) ** -0.5
-    attended = mla.attend(query, cache, rows, lengths, scale, C)
+    attended = attention.attend(query, cache, rows, lengths, scale, C)
     assert attended.latent.shape[1] > 1
-    out = mla.combine(attended, W_V, gate)
-    expected = mla.combine_twin(mla.attend_twin(query, cache, rows, lengths, scale, C), W_V, gate)
+    out = attention.combine(attended, W_V, gate)
+    expected = attention.combine_twin(attention.attend_twin(query, cache, rows, lengths, scale, C), W_V, gate)
     torch.testing.assert_close(out, expected, **CLOSE)
 
 
@@ -75,7 +75,7 @@ def test_the_twins_are_plain_attention() -> None:
     W_V, gate = torch.randn(2, C, V, generator=draw).double(), torch.randn(1, 2 * V, generator=draw).double()
     table, lengths = torch.tensor([[1, 0]]), torch.tensor([6])
     rows = Placed(torch.arange(1), lengths - 1, table, False, 4, lengths)
-    out = mla.combine_twin(mla.attend_twin(query, LatentCache(pages), rows, lengths, 0.3, C), W_V, gate)
+    out = attention.combine_twin(attention.attend_twin(query, LatentCache(pages), rows, lengths, 0.3, C), W_V, gate)
     cached = torch.cat([pages[1], pages[0]])[:6]
     for head in range(2):
         probs = torch.softmax(cached @ query[0, head] * 0.3, 0)
@@ -86,5 +86,5 @@ def test_the_twins_are_plain_attention() -> None:
 def test_shares_are_fixed_by_batch_and_capacity() -> None:
     """A graph's grid: enough programs for a large GPU at every batch, never more than blocks or than combine adds."""
     for batch in (1, 2, 4, 8):
-        assert mla.shares_of(batch, 8448) == min(mla.MOST_SHARES, mla.PROGRAMS // batch)
-    assert mla.shares_of(1, 64) == 64 // mla.TOKENS
+        assert attention.shares_of(batch, 8448) == min(attention.MOST_SHARES, attention.PROGRAMS // batch)
+    assert attention.shares_of(1, 64) == 64 // attention.TOKENS
