@@ -241,8 +241,8 @@ def bank(seed: int) -> Packed:
 
 
 def expert_warps(batch: int) -> list[tuple[int, int]]:
-    """Warps of gate-and-up and of down; two for many experts spill registers."""
-    return [(up, down) for up in (2, 4, 8) for down in (2, 4)] if batch == 1 else [(2, 4), (4, 4), (8, 4)]
+    """Warps of gate-and-up and of down; two spill registers in the loop over experts."""
+    return [(up, down) for up in (2, 4, 8) for down in ((2, 4) if batch == 1 else (4, 8))]
 
 
 def expert_inputs(batch: int) -> tuple[torch.Tensor, torch.Tensor, Hits]:
@@ -264,7 +264,7 @@ def expert_ways(batch: int, banks: list[Packed], pdl: bool) -> Iterator[Way]:
         return experts_fma.experts(z, mix, hits.table, banks[i], *BETAS, blocks, pdl=pdl)
 
     for up, down in expert_warps(batch):
-        blocks = Choice("mma", 16, 256, 0, up), Choice("mma", 16, 256, 0, down)
+        blocks = choices.expert_rule("mma", up), choices.expert_rule("mma", down)
         yield "mma", blocks, partial(on_tensor_cores, blocks)
     blocks = choices.expert_rule("fma"), choices.expert_rule("fma")
     yield "fma", blocks, partial(on_plain_cores, blocks)

@@ -37,7 +37,9 @@ def choose(op: str, rows: int, columns: int, batch: int) -> Choice:
     found = measured().get(key(op, rows, columns, batch))
     if found is not None:
         return found
-    return expert_rule("mma") if op.startswith("expert") else rule(rows, columns, batch, paired=op == "situ")
+    if op.startswith("expert"):
+        return expert_rule("mma", 8 if op == "expert down" and batch > 1 else 4)
+    return rule(rows, columns, batch, paired=op == "situ")
 
 
 def key(op: str, rows: int, columns: int, batch: int) -> str:
@@ -60,9 +62,9 @@ def rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice
     return Choice("fma", block_n, block_k, steps if batch <= 2 else min(steps, 3), warps)
 
 
-def expert_rule(path: Literal["fma", "mma"]) -> Choice:
-    """Blocks for MXFP4 experts of any shape. On the tensor cores only the warps are free."""
-    return Choice("mma", 16, 256, 0, 4) if path == "mma" else Choice("fma", 4, 512, 0, 4)
+def expert_rule(path: Literal["fma", "mma"], warps: int = 4) -> Choice:
+    """Blocks for MXFP4 experts of any shape. On the tensor cores only the warps are free: fewer hold more registers."""
+    return Choice("mma", 16, 256, 0, warps) if path == "mma" else Choice("fma", 4, 512, 0, 4)
 
 
 @cache

@@ -130,7 +130,7 @@ def experts(
     _down[(latent // 16,)](
         h.view(torch.int32), packed.w2, packed.w2_scale, hits.experts, hits.slots, mix, out,
         mix.stride(0), mix.stride(1),
-        K=inner, N=latent, B=batch, J=listed, PARTS=second, num_warps=second, **launch(pdl),
+        listed, K=inner, N=latent, B=batch, PARTS=second, num_warps=second, **launch(pdl),
     )  # fmt: skip
     return out
 
@@ -147,12 +147,12 @@ def _gate_up(
     left: gl.constexpr = _left(PARTS)
     r = gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, left)))[None, :, None]
     row = (r // 8) * N + gl.program_id(0) * 8 + r % 8
-    tiles = _weights(packed + expert * (N * K), row, K, PARTS)
+    tiles = _weights(packed + expert * (N * K), row, True, K, PARTS)
     r4 = gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, _by_group(PARTS)))))[
         None, :, None
     ]
     row4 = (r4 // 8) * N + gl.program_id(0) * 8 + r4 % 8
-    scales = _scales(scale + expert * (N * K // 16), row4, K, PARTS)
+    scales = _scales(scale + expert * (N * K // 16), row4, True, K, PARTS)
     if PDL:
         gdc_wait()
     y = _product(z, z_row, tiles, scales, K, B, PARTS)
@@ -172,7 +172,7 @@ def _gate_up(
 @jit
 def _down(
     h, packed, scale, listed_experts, slots, mix, out, mix_row, mix_slot,
-    K: gl.constexpr, N: gl.constexpr, B: gl.constexpr, J: gl.constexpr, PARTS: gl.constexpr, PDL: gl.constexpr,
+    J, K: gl.constexpr, N: gl.constexpr, B: gl.constexpr, PARTS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Experts one after the other, ascending; the next one's weights are asked for before this one's are used."""
     if PDL:
@@ -182,20 +182,20 @@ def _down(
     slice4: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, _by_group(PARTS))))
     row4 = gl.program_id(0) * 16 + gl.arange(0, 16, layout=slice4)[None, :, None]
     expert = gl.load(listed_experts).to(gl.int64)
-    tiles = _weights(packed + expert * (N * K // 2), row, K, PARTS)
-    scales = _scales(scale + expert * (N * K // 32), row4, K, PARTS)
+    tiles = _weights(packed + expert * (N * K // 2), row, True, K, PARTS)
+    scales = _scales(scale + expert * (N * K // 32), row4, True, K, PARTS)
     if PDL:
         gdc_wait()
     at: gl.constexpr = gl.SliceLayout(0, _mma_layout(PARTS))
     b = gl.arange(0, 8, layout=gl.SliceLayout(0, at))
     total = gl.zeros([16, 8], gl.float32, layout=at)
     dtype: gl.constexpr = out.dtype.element_ty
-    for j in gl.static_range(J):
+    for j in range(J):
         now, now_scales = tiles, scales
-        if j + 1 < J:
-            expert = gl.load(listed_experts + j + 1).to(gl.int64)
-            tiles = _weights(packed + expert * (N * K // 2), row, K, PARTS)
-            scales = _scales(scale + expert * (N * K // 32), row4, K, PARTS)
+        more = j + 1 < J
+        expert = gl.load(listed_experts + j + 1, mask=more, other=0).to(gl.int64)
+        tiles = _weights(packed + expert * (N * K // 2), row, more, K, PARTS)
+        scales = _scales(scale + expert * (N * K // 32), row4, more, K, PARTS)
         y = _product(h + j * B * (K // 2), K // 2, now, now_scales, K, B, PARTS).to(dtype).to(gl.float32)
         slot = gl.load(slots + b * J + j, mask=b < B, other=-1)
         share = gl.load(mix + b * mix_row + slot * mix_slot, mask=slot >= 0, other=0.0)
@@ -205,7 +205,7 @@ def _down(
 
 
 @jit
-def _weights(packed, row, K: gl.constexpr, PARTS: gl.constexpr):
+def _weights(packed, row, wanted, K: gl.constexpr, PARTS: gl.constexpr):
     """All of 16 rows' bytes, a tuple of [part, row, CHUNK] as operands; `row` [1, 16, 1]."""
     left: gl.constexpr = _left(PARTS)
     part = gl.arange(0, PARTS, layout=gl.SliceLayout(1, gl.SliceLayout(2, left)))[:, None, None]
@@ -213,16 +213,13 @@ def _weights(packed, row, K: gl.constexpr, PARTS: gl.constexpr):
     at = packed + row * (K // 2) + part * CHUNK + byte
     tiles = ()
     for start in gl.static_range(0, K // 2, PARTS * CHUNK):
-        if start + PARTS * CHUNK <= K // 2:
-            tiles = tiles + (gl.load(at + start, eviction_policy="evict_first"),)
-        else:
-            inside = (part * CHUNK + start < K // 2) & (row >= 0) & (byte >= 0)
-            tiles = tiles + (gl.load(at + start, mask=inside, other=0, eviction_policy="evict_first"),)
+        inside = (part * CHUNK + start < K // 2) & (row >= 0) & (byte >= 0) & wanted
+        tiles = tiles + (gl.load(at + start, mask=inside, other=0, eviction_policy="evict_first"),)
     return tiles
 
 
 @jit
-def _scales(scale, row, K: gl.constexpr, PARTS: gl.constexpr):
+def _scales(scale, row, wanted, K: gl.constexpr, PARTS: gl.constexpr):
     """The same of the scales, one a group of 16 bytes: [part, row, CHUNK / 16] as bfloat16; `row` [1, 16, 1]."""
     layout: gl.constexpr = gl.SliceLayout(3, _by_group(PARTS))
     part = gl.arange(0, PARTS, layout=gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
@@ -230,7 +227,7 @@ def _scales(scale, row, K: gl.constexpr, PARTS: gl.constexpr):
     at = scale + row * (K // 32) + part * (CHUNK // 16) + group
     found_scales = ()
     for start in gl.static_range(0, K // 32, PARTS * (CHUNK // 16)):
-        inside = (part * (CHUNK // 16) + start < K // 32) & (row >= 0) & (group >= 0)
+        inside = (part * (CHUNK // 16) + start < K // 32) & (row >= 0) & (group >= 0) & wanted
         found_scales = found_scales + (gl.load(at + start, mask=inside, other=0),)
     return found_scales
 
