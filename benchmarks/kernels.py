@@ -12,6 +12,7 @@ for k3model/kernels/choices.json. A configuration whose result is not the twin's
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import multiprocessing
 import sys
@@ -23,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,7 +33,7 @@ from kernel_timing import copies, launch_us
 
 from k3model.config import preset
 from k3model.hits import seeded_hits
-from k3model.kernels import choices, experts_fma, experts_mma, gemv, moe
+from k3model.kernels import choices, experts_fma, experts_mma, gemv, moe, norm
 from k3model.kernels.choices import Choice
 from k3model.kernels.packed import Hits, Packed, known_hits
 
@@ -320,6 +322,35 @@ def picks(log: Log) -> None:
         log({"case": "pick", "batch": batch, "right": right, **row})
 
 
+def norms(log: Log) -> None:
+    """RMSNorm of the hidden width, alone and after an add, beside torch and Liger Kernel where it can be imported."""
+    if importlib.util.find_spec("liger_kernel"):
+        from liger_kernel.transformers.functional import liger_fused_add_rms_norm, liger_rms_norm
+    else:
+        liger_rms_norm = liger_fused_add_rms_norm = None
+    for batch in BATCHES:
+        bank = torch.randn(1, batch, 7168, device="cuda", dtype=torch.bfloat16)
+        added, weight = torch.randn_like(bank[0]), torch.ones(7168, device="cuda", dtype=torch.bfloat16)
+        calls: dict[str, Callable[[int], object]] = {
+            "norm": lambda i: norm.add_mix_norm(bank, 0, (), False, None, weight, EPS),  # noqa: B023
+            "torch": lambda i: F.rms_norm(bank[0], (7168,), weight, EPS),  # noqa: B023
+            "add, norm": lambda i: norm.add_mix_norm(bank, 0, (added,), False, None, weight, EPS),  # noqa: B023
+            "torch add, norm": lambda i: F.rms_norm(bank[0].add_(added), (7168,), weight, EPS),  # noqa: B023
+        }
+        if liger_rms_norm is not None:
+            calls["liger"] = lambda i: liger_rms_norm(bank[0], weight, EPS)  # noqa: B023
+            calls["liger add, norm"] = lambda i: liger_fused_add_rms_norm(bank[0], added, weight, EPS)  # noqa: B023
+        row = {}
+        for name, call in calls.items():
+            try:
+                with torch.no_grad():
+                    row[name] = launch_us(call, 1)
+            except Exception as error:
+                log({"case": "norm", "batch": batch, "way": name, "error": f"{type(error).__name__}: {error}"[:500]})
+        print(f"{'RMSNorm of 7168':38} b{batch}  " + "  ".join(f"{k} {v:.2f} us" for k, v in row.items()), flush=True)
+        log({"case": "norm", "batch": batch, **row})
+
+
 def main() -> None:
     """Compile side by side, then time one after the other."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -370,6 +401,7 @@ def main() -> None:
                     chosen[choices.key("expert down", latent, inner, batch)] = pair[1]
         if not args.check and not args.only:
             picks(log)
+            norms(log)
     if not args.check:
         made = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": version("triton")}
         choices.write(chosen, {**made, "pdl": args.pdl}, args.out / "choices.json")
