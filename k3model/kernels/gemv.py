@@ -112,7 +112,7 @@ def _launch(
     pieces = -(-columns // (blocks.block_k * (blocks.warps if blocks.path == "mma" else 1)))
     kernel = gemv_mma if blocks.path == "mma" else gemv_fma
     if blocks.path == "mma":
-        shapes |= {"PARTS": blocks.warps, "UPCAST": interpreted()}
+        shapes |= {"PARTS": blocks.warps, "UPCAST": interpreted() or x.dtype != torch.bfloat16}
     kernel[(programs,)](
         x, weight, out, weight if norm is None else norm, x.stride(0), rows, eps, *betas,
         AHEAD=min(blocks.ahead, pieces), LOOP=programs < of, num_warps=blocks.warps, **shapes, **launch(pdl),

@@ -188,7 +188,7 @@ def _mma_block(
 
 @jit
 def _product(a, b, acc, UPCAST: tl.constexpr):
-    """a b + acc in float32. Triton's interpreter cannot multiply bfloat16 matrices."""
+    """a b + acc in float32. The interpreter cannot multiply bfloat16 matrices; float32 ones must not lose bits."""
     if UPCAST:
         acc = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
     else:
