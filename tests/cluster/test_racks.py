@@ -50,6 +50,7 @@ def planned(campaign: Campaign) -> list[str]:
     return [f"{o.id}/{a.id}" for o in plan.observations for a in o.allocations]
 
 
+@LONG
 def test_zero_changes_are_submitted_first_and_last(cluster: Cluster, tmp_path: Path) -> None:
     """Under Snakemake's scheduler too: job ids rise in the order of the plan."""
     recipe = RECIPE.replace("zero_change: 1", "zero_change: 2").replace(
