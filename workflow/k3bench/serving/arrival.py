@@ -67,7 +67,7 @@ class _Arrivals(asyncio.Protocol):
         waiting = self._waiting
         waiting.append((time.perf_counter_ns(), data))
         if len(waiting) >= self._allowed or len(data) > WAITING_BYTES or not data.endswith(MAY_WAIT):
-            self._read()
+            self._loop.call_soon(self._read)  # after what arrived on other connections at the same time is stamped
         elif self._timer is None:
             self._timer = self._loop.call_later(WAITING_S * self._allowed / WAITING_PIECES, self._read)
 
