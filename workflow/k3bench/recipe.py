@@ -75,7 +75,7 @@ def parse_recipe(text: str, *, where: str, name: str) -> Recipe:
             where=f"{where}:{_line(tree, ('name',))}",
             fix=f"write `name: {name}` or rename the file: results lie under results/<name>/",
         )
-    for loc, problem, cure in chain(_unknown_to_k3model(recipe), _unknown_to_trtllm(recipe)):
+    for loc, problem, cure in chain(_unknown_to_k3model(recipe), _beyond_k3(recipe), _unknown_to_trtllm(recipe)):
         raise RecipeError(problem, where=f"{where}:{_line(tree, loc)} ({'.'.join(loc)})", fix=cure)
     return recipe
 
@@ -108,13 +108,16 @@ def _unknown_to_k3model(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str, 
             )
     except (ConfigError, TypeError) as error:
         yield ("engine", "preset"), *_said(error)
-    need = recipe.workload.isl_tokens + recipe.workload.osl_tokens
-    if need > MAX_POSITIONS:
-        yield (
-            ("workload", "isl_tokens"),
-            f"isl_tokens + osl_tokens = {need} is beyond K3's {MAX_POSITIONS} positions",
-            "shorten",
-        )
+
+
+def _beyond_k3(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """More positions than K3 has."""
+    work = recipe.workload
+    need = work.isl_tokens + work.osl_tokens
+    longer = "isl_tokens" if work.isl_tokens >= work.osl_tokens else "osl_tokens"
+    if need > MAX_POSITIONS and recipe.engine.name in (*K3MODEL, "trtllm"):
+        problem = f"isl_tokens + osl_tokens = {need} is beyond K3's {MAX_POSITIONS} positions"
+        yield ("workload", longer), problem, f"shorten workload.{longer}"
 
 
 def _said(error: Exception) -> tuple[str, str]:

@@ -76,12 +76,50 @@ REFUSED = {
         "flag --tensor_parallel_size is given twice", "keep one"),
     "a batch that the YAML file makes smaller": (
         "      enable_attention_dp: false", "      enable_attention_dp: false\n      max_batch_size: 4",
-        "level 8 exceeds max_batch_size 4", "raise it"),
+        "level 8 exceeds max_batch_size 4", "raise engine.trtllm.config.max_batch_size to 8"),
     "a level beyond the batch": (
-        "max_batch_size: 16, trust", "max_batch_size: 4, trust", "level 8 exceeds max_batch_size 4", "raise it"),
+        "max_batch_size: 16, trust", "max_batch_size: 4, trust",
+        "level 8 exceeds max_batch_size 4", "raise engine.trtllm.flags.max_batch_size to 8"),
+    "a level beyond an arm's batch": (
+        "{policy: after, build: pr-17103}", "{policy: after, build: pr-17103, arguments: [--max_batch_size, '4']}",
+        "level 8 exceeds max_batch_size 4", "raise arms.after.arguments to 8"),
+    "a negative batch": (
+        "max_batch_size: 16, trust", "max_batch_size: -16, trust",
+        "max_batch_size is -16: a positive whole number", "mend engine.trtllm.flags.max_batch_size"),
+    "a level without a graph": (
+        "cuda_graph_config: {max_batch_size: 16}", "cuda_graph_config: {max_batch_size: 4}",
+        "cuda_graph_config.max_batch_size ends at 4: level 8 would run without a captured graph",
+        "raise engine.trtllm.config.cuda_graph_config.max_batch_size to 8"),
+    "a level beyond the listed graphs": (
+        "cuda_graph_config: {max_batch_size: 16}", "cuda_graph_config: {batch_sizes: [1, 2, 4]}",
+        "cuda_graph_config.batch_sizes ends at 4", "to 8 or more"),
+    "per cent instead of a share": (
+        "free_gpu_memory_fraction: 0.25", "free_gpu_memory_fraction: 25",
+        "free_gpu_memory_fraction is 25", "above 0 and at most 1"),
+    "per cent instead of a share, by flag": (
+        "max_batch_size: 16, trust", "free_gpu_memory_fraction: 25.0, max_batch_size: 16, trust",
+        "--free_gpu_memory_fraction is 25.0", "above 0 and at most 1"),
+    "a YAML batch of nothing": (
+        "      enable_attention_dp: false", "      enable_attention_dp: false\n      max_batch_size: 0",
+        "max_batch_size is 0: a positive whole number", "mend engine.trtllm.config.max_batch_size"),
+    "no memory at all": (
+        "free_gpu_memory_fraction: 0.25", "free_gpu_memory_fraction: 0",
+        "free_gpu_memory_fraction is 0", "above 0 and at most 1"),
+    "a segment larger than the allocation": (
+        "segment: 4}", "segment: 8}", "segments of 8 nodes do not make up the 4 nodes", "1, 2, 4; or leave it out"),
+    "a segment that does not divide the nodes": (
+        "segment: 4}", "segment: 3}", "segments of 3 nodes do not make up the 4 nodes", "1, 2, 4; or leave it out"),
+    "an image by tag": (
+        "      image: /images/tensorrt-llm-devel.sqsh", "      image: nvcr.io/nvidia/tensorrt-llm/release:latest",
+        "a tag can be moved", "@sha256:<64 hex>"),
+    "an output beyond any context": (
+        "osl_tokens: 1024", "osl_tokens: 100000000000000000000",
+        "isl_tokens + osl_tokens = 100000000000000008192 is beyond K3's 1048576 positions", "shorten"),
+    "an output that is no whole number": (
+        "osl_tokens: 1024", "osl_tokens: 1.0e+20", "`workload.osl_tokens` is 1e+20", "integer"),
     "a context that is too short": (
         "max_batch_size: 16, trust", "max_seq_len: 9000, max_batch_size: 16, trust",
-        "max_seq_len 9000 is less than ISL + OSL = 9216", "leave it out"),
+        "max_seq_len 9000 is less than ISL + OSL = 9216", "raise engine.trtllm.flags.max_seq_len to 9216"),
     "another stream interval": (
         "      moe_expert_parallel_size: 16", "      stream_interval: 20\n      moe_expert_parallel_size: 16",
         "stream_interval 20 is not workload.stream_interval 10", "state it once"),

@@ -63,6 +63,7 @@ def _arm(recipe: Recipe, listed: Known, arm: Arm) -> Iterator[Problem]:
         yield (*at, "arguments"), error.what, error.fix
         return
     yield from _variables(found.environment, at)
+    yield from _sizes(recipe, listed, found, arm)
     yield from _shape(recipe, found)
     yield from _k3(found)
 
@@ -94,6 +95,11 @@ def _texts(recipe: Recipe, spec: Trtllm) -> Iterator[Problem]:
     for arm in ARMS:
         for n, text in enumerate(getattr(recipe.arms, arm).arguments):
             yield from _plain(("arms", arm, "arguments", str(n)), text)
+    image = spec.container.image if spec.container else "/"
+    if not image.startswith(("/", "./")) and not re.search(r"@sha256:[0-9a-f]{64}$", image):
+        problem = f"{image!r} can become another image between two jobs: a tag can be moved"
+        cure = "name it by digest, repo/name@sha256:<64 hex>, or write the path of an imported file, /images/name.sqsh"
+        yield (*HERE, "container", "image"), problem, cure
     for n, mount in enumerate(spec.container.mounts if spec.container else ()):
         if not MOUNT.match(mount) or "," in mount:
             at = (*HERE, "container", "mounts", str(n))
@@ -134,15 +140,48 @@ def _shape(recipe: Recipe, found: Settings) -> Iterator[Problem]:
         yield ("resources",), problem, cure
     if ep is not None and tp % ep:
         yield HERE, f"{ep} expert-parallel ranks do not divide TP {tp}", f"moe_expert_parallel_size: {tp}"
-    batch, longest = int(_size(found, "max_batch_size", 0)), int(_size(found, "max_seq_len", 0))
-    if max(work.levels) > batch:
-        yield HERE, f"level {max(work.levels)} exceeds max_batch_size {batch}: requests would queue", "raise it"
-    if work.isl_tokens + work.osl_tokens > longest:
-        need = work.isl_tokens + work.osl_tokens
-        yield HERE, f"max_seq_len {longest} is less than ISL + OSL = {need}", "raise it, or leave it out"
+    if size.segment is not None and size.nodes % size.segment:
+        fitting = ", ".join(str(n) for n in range(1, size.nodes + 1) if size.nodes % n == 0)
+        problem = f"segments of {size.segment} nodes do not make up the {size.nodes} nodes of an allocation"
+        yield ("resources", "segment"), problem, f"write one that divides resources.nodes: {fitting}; or leave it out"
     if config["stream_interval"] != work.stream_interval:
         problem = f"stream_interval {config['stream_interval']} is not workload.stream_interval {work.stream_interval}"
         yield (*HERE, "config"), problem, "state it once, under workload"
+
+
+def _sizes(recipe: Recipe, listed: Known, found: Settings, arm: Arm) -> Iterator[Problem]:
+    """Batches and tokens that the levels need, each with the key that says otherwise."""
+    level, need = max(recipe.workload.levels), recipe.workload.isl_tokens + recipe.workload.osl_tokens
+    for name in ("max_batch_size", "max_num_tokens", "max_seq_len"):
+        given, at = found.config.get(name), _written(recipe, listed, arm, name)
+        given = found.flags[name] if given is None else given
+        if not isinstance(given, int) or given < 1:
+            yield at, f"{name} is {given!r}: a positive whole number is needed", f"mend {'.'.join(at)}, or leave it out"
+        elif name == "max_batch_size" and level > given:
+            cure = f"raise {'.'.join(at)} to {level} or more"
+            yield at, f"level {level} exceeds max_batch_size {given}: requests would queue", cure
+        elif name == "max_seq_len" and need > given:
+            cure = f"raise {'.'.join(at)} to {need} or more, or leave it out"
+            yield at, f"max_seq_len {given} is less than ISL + OSL = {need}", cure
+    graphs = found.config.get("cuda_graph_config") or {}
+    captured = max((n for n in graphs.get("batch_sizes") or () if isinstance(n, int)), default=0)
+    name, most = ("batch_sizes", captured) if captured else ("max_batch_size", graphs.get("max_batch_size") or level)
+    if most < level:
+        at = (*_written(recipe, listed, arm, "cuda_graph_config"), name)
+        problem = f"cuda_graph_config.{name} ends at {most}: level {level} would run without a captured graph"
+        yield at, problem, f"raise {'.'.join(at)} to {level} or more"
+
+
+def _written(recipe: Recipe, listed: Known, arm: Arm, name: str) -> tuple[str, ...]:
+    """Where the value that counts is written: an arm before both, the YAML file before the command line."""
+    spec, side = spec_of(recipe), getattr(recipe.arms, arm)
+    if name in side.config:
+        return ("arms", arm, "config", name)
+    if name in spec.config:
+        return (*HERE, "config", name)
+    if any(listed.flags[word][0] == name for word in listed.read_words(side.arguments)):
+        return ("arms", arm, "arguments")
+    return (*HERE, "flags", next((word for word in spec.flags if listed.flags[word][0] == name), name))
 
 
 def _size(found: Settings, name: str, default: Any) -> Any:
@@ -153,6 +192,11 @@ def _size(found: Settings, name: str, default: Any) -> Any:
 def _k3(found: Settings) -> Iterator[Problem]:
     """What the project's own page on K3 says is not there."""
     cache = found.config.get("kv_cache_config") or {}
+    share = "free_gpu_memory_fraction"
+    for what, value in {f"kv_cache_config.{share}": cache.get(share), f"--{share}": found.flags.get(share)}.items():
+        if value is not None and not 0 < float(value) <= 1:
+            cure = "write a share of the free memory, above 0 and at most 1, e.g. 0.25 and not 25"
+            yield (*HERE, "config", "kv_cache_config", share), f"{what} is {value}", cure
     dtypes = {"kv_cache_config.dtype": cache.get("dtype"), "--kv_cache_dtype": found.flags.get("kv_cache_dtype")}
     for what, dtype in dtypes.items():
         if str(dtype).startswith("fp8"):
