@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from k3bench.errors import RecipeError
+from k3bench.records.builds import BUILDS
 from k3bench.records.recipe import K3MODEL, Recipe
 from k3model.config import ConfigError, preset
 from k3model.policy import PolicyError, policies
@@ -129,53 +132,76 @@ def _explain(error: ValidationError, tree: yaml.Node, where: str) -> RecipeError
     """pydantic's first complaint in the words of the person who wrote the recipe."""
     problems = error.errors(include_url=False)
     first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-    loc = tuple(first["loc"])
+    loc, kind = _without_tag(tuple(first["loc"]))
     if first["type"] == "impossible":
         loc = tuple(first["ctx"]["at"].split("."))
     path = ".".join(map(str, loc)) or "recipe"
     place = f"{where}:{_line(tree, loc)}"
     if first["type"] == "extra_forbidden":
-        choices = _fields_at(loc[:-1])
-        close = difflib.get_close_matches(str(loc[-1]), choices, n=1, cutoff=0.5)
-        hint = f"did you mean `{close[0]}`? " if close else ""
-        return RecipeError(f"unknown key `{path}`", where=place, fix=f"{hint}valid keys here: {', '.join(choices)}")
+        cure = _choose(loc[-1], _fields_at(loc[:-1], kind), "valid keys here")
+        return RecipeError(f"unknown key `{path}`", where=place, fix=cure)
     if first["type"] == "missing":
-        return RecipeError(
-            f"`{path}` is missing", where=place, fix=_meaning(loc) or "add it; recipes/laptop.yaml shows every key"
-        )
+        shown = f"valid keys here: {', '.join(_fields_at(loc[:-1], kind))}" if kind else ""
+        cure = _MEANINGS.get(path) or f"add it; {shown or 'recipes/laptop.yaml shows every key'}"
+        return RecipeError(f"`{path}` is missing", where=place, fix=cure)
+    if first["type"] in ("union_tag_not_found", "union_tag_invalid", "literal_error"):
+        problem, cure = _no_choice(first, path)
+        return RecipeError(problem, where=place, fix=cure)
     if first["type"] == "impossible":
         return RecipeError(first["ctx"]["problem"], where=f"{place} ({path})", fix=first["ctx"]["cure"])
     if first["type"] == "value_error":
         return RecipeError(str(first["ctx"]["error"]), where=f"{place} ({path})", fix="change the value named above")
-    message = str(first["msg"])
-    given = first["input"]
-    return RecipeError(f"`{path}` is {given!r}: {message[0].lower()}{message[1:]}", where=place, fix=_cure(loc, given))
+    message, given = str(first["msg"]), first["input"]
+    return RecipeError(
+        f"`{path}` is {given!r}: {message[0].lower()}{message[1:]}", where=place, fix=_cure(loc, given, first["type"])
+    )
 
 
-def _cure(loc: tuple[Any, ...], given: Any) -> str:
+def _no_choice(problem: ErrorDetails, path: str) -> tuple[str, str]:
+    """Problem and cure where one of a few words was to be written."""
+    if problem["type"] == "literal_error":
+        choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        return f"`{path}` is {problem['input']!r}, which is no choice", _choose(problem["input"], choices)
+    tag = problem["ctx"].get("tag")
+    said = "missing" if tag is None else f"{tag!r}, which is no choice"
+    return f"`{path}.kind` is {said}", _choose(tag, list(BUILDS))
+
+
+def _without_tag(loc: tuple[Any, ...]) -> tuple[tuple[Any, ...], str]:
+    """A place as it is written, and the kind of build it lies in: pydantic puts the kind into the path."""
+    return (loc[:2] + loc[3:], str(loc[2])) if loc[:1] == ("builds",) and len(loc) > 2 else (loc, "")
+
+
+def _choose(given: Any, choices: list[str], label: str = "choose from") -> str:
+    close = difflib.get_close_matches(str(given), choices, n=1, cutoff=0.5)
+    return f"{f'did you mean `{close[0]}`? ' if close else ''}{label}: {', '.join(choices)}"
+
+
+def _cure(loc: tuple[Any, ...], given: Any, problem: str) -> str:
     key = str(loc[-1]) if loc else ""
+    if loc[:1] == ("builds",) and key == "image":
+        return "an image is named by digest: repo/name@sha256:<64 hex>"
     if isinstance(given, str) and given[:1].isdigit():
         return f"write a bare number: the unit is in the key's name (`{key}`), so `2` and not `2 %`, `60` and not `1h`"
-    return _meaning(loc) or "see workflow/schemas/recipe.schema.json for what is valid here"
+    schema = "see workflow/schemas/recipe.schema.json for what is valid here"
+    usual = f"write a whole number, e.g. `{key}: 4`" if problem.startswith("int_") else schema
+    return _MEANINGS.get(".".join(map(str, loc)), usual)
 
 
+#: What belongs at a place, by its full path.
 _MEANINGS = {
     "primary_level": "name the one level whose verdict is the headline, e.g. `primary_level: 1`",
     "blocks": "a whole number of ABBA/BAAB blocks per observation; 2 blocks (4 pairs) are the least for a verdict",
-    "levels": "a list of concurrency levels, e.g. `levels: [1, 2, 4]`",
-    "batches": "at least 5 batches a point: its value is their median (engine k3model: 2, of 500 steps together)",
-    "name": "the file's stem",
+    "workload.levels": "a list of concurrency levels, e.g. `levels: [1, 2, 4]`",
+    "workload.batches": "at least 5 batches a point: its value is their median (k3model: 2, of 500 steps together)",
+    "name": "the file's name without .yaml: results lie under results/<name>/",
 }
 
 
-def _meaning(loc: tuple[Any, ...]) -> str:
-    return next((_MEANINGS[str(part)] for part in reversed(loc) if str(part) in _MEANINGS), "")
-
-
-def _fields_at(loc: tuple[Any, ...]) -> list[str]:
-    """The valid keys of the (sub)model at a path."""
-    model: Any = Recipe
-    for part in loc:
+def _fields_at(loc: tuple[Any, ...], kind: str = "") -> list[str]:
+    """The valid keys of the (sub)model at a path, and within a kind of build."""
+    model: Any = BUILDS[kind] if kind else Recipe
+    for part in loc[2:] if kind else loc:
         if isinstance(part, int):
             continue
         annotation = model.model_fields[part].annotation if part in model.model_fields else None

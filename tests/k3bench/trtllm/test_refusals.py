@@ -116,7 +116,7 @@ REFUSED = {
         "osl_tokens: 1024", "osl_tokens: 100000000000000000000",
         "isl_tokens + osl_tokens = 100000000000000008192 is beyond K3's 1048576 positions", "shorten"),
     "an output that is no whole number": (
-        "osl_tokens: 1024", "osl_tokens: 1.0e+20", "`workload.osl_tokens` is 1e+20", "integer"),
+        "osl_tokens: 1024", "osl_tokens: 1.0e+20", "`workload.osl_tokens` is 1e+20", "write a whole number"),
     "a context that is too short": (
         "max_batch_size: 16, trust", "max_seq_len: 9000, max_batch_size: 16, trust",
         "max_seq_len 9000 is less than ISL + OSL = 9216", "raise engine.trtllm.flags.max_seq_len to 9216"),

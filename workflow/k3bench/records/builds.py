@@ -6,7 +6,7 @@ Out of scope: making any of it (`k3bench.build`), and which arm names which buil
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -98,6 +98,10 @@ class InstalledBuild(Model):
 
 
 BuildSpec = Annotated[GitBuild | WheelBuild | ImageBuild | InstalledBuild, Field(discriminator="kind")]
+#: Every kind with its record.
+BUILDS: dict[str, type[Model]] = {
+    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(BuildSpec)[0])
+}
 #: Fields of what a build is made from, as the difference of two arms names them.
 CODE_FIELDS = ("kind", "commit", "patch", "dirty", "wheel", "image", "command", "python_path", "sources")
 
