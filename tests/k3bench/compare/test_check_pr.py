@@ -174,6 +174,65 @@ def test_a_gain_written_as_a_factor_is_held_against_both_ratios() -> None:
     assert any("1.2x is printed, 10 -> 9.5 gives 1.053x" in f.text for f in wrong if f.status == "does_not_follow")
 
 
+def _said(header: str, *rows: str) -> list[str]:
+    """All that is said of one table, as `status: text`."""
+    rule = "|---" * header.count("|") + "|"
+    return [f"{f.status}: {f.text}" for f in check_pr("\n".join([f"{header}|", rule, *rows])) if f.status != "missing"]
+
+
+def test_a_decimal_comma_is_read_and_a_group_of_three_is_none() -> None:
+    """`13,2` is 13.2; `1,024` is 1024."""
+    said = _said("| c | before TPOT (ms) | after TPOT (ms) | delta ", "| 1 | 13,2 | 12,7 | -3,8% |")
+    assert said[0] == "holds: 100 (after/before - 1) reproduces -3.8 % (c=1)"
+    said = _said("| c | before TPOT (us) | after TPOT (us) | delta ", "| 1 | 1,024 | 960 | -6.25% |")
+    assert said[0] == "holds: 100 (after/before - 1) reproduces -6.25 % (c=1)"
+    said = _said("| c | before | after | speedup ", "| 1 | 10,0 | 9,5 | 1,05x |")
+    assert said[0].startswith("holds: before/after or after/before reproduces 1.05x")
+
+
+def test_the_delta_of_a_metric_is_held_against_the_columns_of_that_metric() -> None:
+    """TTFT stands first; the improvement is TPOT's."""
+    header = "| c | TTFT before | TTFT after | TPOT before | TPOT after | TPOT delta "
+    assert "-3.8 % (c=1)" in _said(header, "| 1 | 900 | 450 | 13.2 | 12.7 | -3.8% |")[0]
+    only_ttft = header.replace("TPOT delta", "TTFT delta")
+    assert (
+        "no delta is printed; the levels give -3.79 %" in _said(only_ttft, "| 1 | 900 | 450 | 13.2 | 12.7 | -5% |")[0]
+    )
+
+
+def test_a_wrong_factor_is_held_against_the_nearer_ratio() -> None:
+    """Of a throughput, after/before is the gain."""
+    said = _said("| c | Baseline throughput | PR throughput | Speedup ", "| 1 | 75 | 80 | 1.2x |")
+    assert "1.2x is printed, 75 -> 80 gives 1.067x (after/before), a delta of +6.67 %" in said[0]
+
+
+@pytest.mark.parametrize("cell", ["↓5.0%", "↓ 5.0%", "5.0% ↓", "↓ -5.0%", "-5.0 %"])
+def test_an_arrow_down_in_a_delta_is_a_minus(cell: str) -> None:
+    """Beside a level it says nothing; an arrow up is no minus."""
+    header = "| c | before | after | delta "
+    assert "reproduces -5 % (c=1)" in _said(header, f"| 1 | 10.00 | 9.50 ↓ | {cell} |")[0]
+    assert "reproduces +5 % (c=1)" in _said(header, "| 1 | 10.00 | 10.50 | ↑5.0% |")[0]
+
+
+def test_two_units_are_said_and_taken_as_one() -> None:
+    """0.0132 s beside 12.7 ms is -3.79 %, not +96112 %."""
+    said = _said("| c | before [s] | after [ms] | delta ", "| 1 | 0.0132 | 12.7 | -3.8% |")
+    assert said[:2] == [
+        "does_not_follow: the headers give before in s and after in ms; read here in s: print one unit",
+        "holds: 100 (after/before - 1) reproduces -3.8 % (c=1)",
+    ]
+    assert not any("units" in x or "headers" in x for x in _said("| c | before [ms] | after [ms] ", "| 1 | 13 | 12 |"))
+
+
+def test_less_throughput_is_no_improvement() -> None:
+    """(before - after)/before is the gain of a time only."""
+    said = _said("| c | throughput before | throughput after | improvement (%) ", "| 1 | 1024.5 | 980.1 | 4.3 |")
+    assert said[0].startswith("does_not_follow: ")
+    assert "gives -4.334 %; the printed number is (before - after)/before: throughput fell" in said[0]
+    slower = _said("| c | main | PR | gain ", "| 1 | 13.5 | 12.7 | 5.93% |")
+    assert "loss" not in slower[0]
+
+
 def test_deltas_said_to_be_paired_need_not_be_the_ratio_of_the_medians_beside_them() -> None:
     """A page that says so may differ by a hair, not by more; its zero-change rows are no observations."""
     text = (

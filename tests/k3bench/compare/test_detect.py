@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from campaigns import plan, points, recipe
 
+from k3bench.cli import main
 from k3bench.compare.campaign import noise_record
 from k3bench.compare.detect import describe, detect, run_length
 from k3bench.errors import StatisticsError
 from k3bench.records.recipe import EngineSpec, Resources
+
+SIMULATED = Path(__file__).parents[3] / "recipes/simulated.yaml"
 
 
 def _on_gpus(**how: object):  # type: ignore[no-untyped-def]
@@ -65,11 +70,24 @@ def test_an_unknown_run_length_is_asked_for() -> None:
     assert "--tpot-ms" in caught.value.fix
 
 
-@pytest.mark.parametrize("effect", [0.0, 100.0])
+@pytest.mark.parametrize("effect", [-3.0, 0.0, 100.0])
 def test_an_effect_that_is_none_is_refused(effect: float) -> None:
-    """Zero and a hundred percent are nothing to look for."""
+    """Less than zero, zero and a hundred percent are nothing to look for."""
     with pytest.raises(StatisticsError):
         detect(recipe(), effect, run_length(recipe()))
+
+
+@pytest.mark.parametrize(
+    "options", [["--detect=-3%"], ["--detect", "0%"], ["--detect=2%", "--tpot-ms=-13"], ["--detect=2", "--start-s=-1"]]
+)
+def test_what_cannot_be_is_refused_before_the_plan_is_printed(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No table of negative hours, and no plan above the refusal."""
+    assert main(["plan", str(SIMULATED), *options]) != 0
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert shown.err
 
 
 def test_an_effect_below_the_floor_has_no_design() -> None:

@@ -65,9 +65,11 @@ def _plan(args: argparse.Namespace) -> None:
     from k3bench.store import write_record
 
     plan = make_plan(load_recipe(args.recipe))
+    # refused before anything is printed
+    detection = None if args.detect is None else _detection(args, plan.recipe)
     print(describe(plan))
-    if args.detect is not None:
-        print(f"\n{_detection(args, plan.recipe)}")
+    if detection is not None:
+        print(f"\n{detection}")
     if args.out:
         write_record(args.out, plan)
         print(f"written: {args.out}")

@@ -76,6 +76,8 @@ def run_length(
     recipe: Recipe, *, tpot_ms: Mapping[int, float] | float | None = None, start_s: float | None = None
 ) -> RunLength:
     """From the recipe's workload. `tpot_ms` by level or for all; the simulated engine knows its own."""
+    if start_s is not None and not 0 <= start_s < math.inf:
+        raise StatisticsError(f"a start of {start_s:g} s", where=recipe.name, fix="give --start-s of 0 or more")
     shares = recipe.engine.name in IN_PROCESS
     tpot = _tpot_by_level(recipe, tpot_ms)
     work = recipe.workload
@@ -102,6 +104,10 @@ def _tpot_by_level(recipe: Recipe, tpot_ms: Mapping[int, float] | float | None) 
             where=recipe.name,
             fix="give --tpot-ms, or run the recipe once",
         )
+    shown = (tpot_ms,) if isinstance(tpot_ms, (int, float)) else tuple(tpot_ms.values())
+    for value in shown:
+        if not 0 < value < math.inf:
+            raise StatisticsError(f"a token of {value:g} ms", where=recipe.name, fix="--tpot-ms 13.2, or any above 0")
     if isinstance(tpot_ms, (int, float)):
         return dict.fromkeys(levels, float(tpot_ms))
     known = {int(level): float(value) for level, value in tpot_ms.items()}
@@ -111,7 +117,7 @@ def _tpot_by_level(recipe: Recipe, tpot_ms: Mapping[int, float] | float | None) 
 
 def detect(recipe: Recipe, effect_pct: float, length: RunLength, *, noise: Noise | None = None) -> Detection:
     """Blocks for 80 and 90 % power at 1 to 4 observations, for the primary level tested at 0.05 over declared looks."""
-    effect = abs(effect_pct) / 100.0
+    effect = effect_pct / 100.0
     if not 0 < effect < 1:
         raise StatisticsError(f"{effect_pct} % is no effect to look for", fix="between 0 and 100, e.g. --detect 2%")
     sd, source = _run_sd(recipe, noise)
@@ -125,7 +131,7 @@ def detect(recipe: Recipe, effect_pct: float, length: RunLength, *, noise: Noise
     reach = [row for row in rows if row.power == max(POWERS) and row.runs is not None]
     cheapest = min(reach, key=_cost, default=None)
     replicated = min((row for row in reach if row.observations >= 2), key=_cost, default=None)
-    return Detection(abs(effect_pct), 100.0 * sd, source, 100.0 * tau0, alpha, length, rows, cheapest, replicated)
+    return Detection(effect_pct, 100.0 * sd, source, 100.0 * tau0, alpha, length, rows, cheapest, replicated)
 
 
 def _run_sd(recipe: Recipe, noise: Noise | None) -> tuple[float, str]:

@@ -34,6 +34,7 @@ _PAIRED_PP = 0.1
 
 def arithmetic(figures: Figures) -> Iterator[Finding]:
     """Deltas, agreement, spread, and which side moved."""
+    yield from _units(figures)
     yield from _deltas(figures)
     yield from _agreement(figures)
     yield from _moved(figures)
@@ -44,6 +45,12 @@ def label(row: Row) -> str:
     parts = [f"observation {row.observation}" if row.observation else "", f"c={row.level}" if row.level else ""]
     parts += [row.metric] if row.metric != "tpot" or not any(parts) else []
     return ", ".join(p for p in parts if p)
+
+
+def _units(figures: Figures) -> Iterator[Finding]:
+    for before, after in sorted({row.units for row in figures.rows if row.units is not None}):
+        text = f"the headers give before in {before} and after in {after}; read here in {before}: print one unit"
+        yield Finding("does_not_follow", "units", text)
 
 
 def _deltas(figures: Figures) -> Iterator[Finding]:
@@ -102,7 +109,10 @@ def _wrong_factor(row: Row, factor: Printed, exact: float) -> Finding:
     assert row.before is not None
     assert row.after is not None
     b, a = row.before.value, row.after.value
-    text = f"{label(row)}: {factor.value:g}x is printed, {b:g} -> {a:g} gives {b / a:.4g}x, a delta of {exact:+.2f} %"
+    ratios = {"before/after": b / a, "after/before": a / b}
+    name = min(ratios, key=lambda n: abs(ratios[n] - factor.value))
+    text = f"{label(row)}: {factor.value:g}x is printed, {b:g} -> {a:g} gives {ratios[name]:.4g}x ({name}), "
+    text += f"a delta of {exact:+.2f} %"
     return Finding("does_not_follow", "deltas", text, {"printed": factor.value, "recomputed_pct": exact})
 
 
@@ -114,6 +124,8 @@ def _wrong_delta(row: Row, delta: Printed, exact: float) -> Finding:
     text = f"{label(row)}: {delta.value:+g} is printed, {b:g} -> {a:g} gives {exact:+.3f} %"
     if other:
         text += f"; the printed number is {other}"
+    if row.metric in ("throughput", "tps_user") and exact < 0 < delta.value:
+        text += f": {row.metric} fell, and more of it is better, so this is a loss"
     return Finding("does_not_follow", "deltas", text, {"printed": delta.value, "recomputed_pct": exact})
 
 

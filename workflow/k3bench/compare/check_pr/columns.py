@@ -54,8 +54,9 @@ def kind_of(text: str) -> Kind | None:
 
 
 def number_in(cell: str) -> Printed | None:
-    """The first number of a cell as printed; None for a dash, n/a or an empty cell."""
+    """The first number of a cell as printed; None for a dash, n/a or an empty cell. `13,2` has a decimal comma."""
     text = cell.replace("−", "-").replace("–", "-").strip()
+    text = re.sub(r"^([~≈(\s]*[+-]?\d+),(\d{1,2})(?![\d.]|,\d)", r"\1.\2", text)
     found = re.match(r"[~≈(\s]*([+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[+-]?\d+(?:\.\d+)?)(?![\d.]*[a-z]*\d)", text, re.I)
     if found is None:
         return None
@@ -63,9 +64,22 @@ def number_in(cell: str) -> Printed | None:
     return alone(number)
 
 
+def delta_in(cell: str) -> Printed | None:
+    """The number of a delta's cell, where an arrow down, before or after the number, is a minus."""
+    bare = re.sub(r"[↓↑]", "", cell).strip()
+    down = "↓" in cell and "↑" not in cell and re.match(r"[(\s]*\d", bare)
+    return number_in(re.sub(r"\d", r"-\g<0>", bare, count=1) if down else bare)
+
+
+def unit_of(header: str) -> str | None:
+    """The unit of time a header gives: `before [ms]`, `after (s)`, `before_ms`."""
+    found = re.search(r"[\[(]\s*(s|ms|[uµμ]s)\s*[\])]|[ _](s|ms|us)$", header.strip(), re.I)
+    return (found[1] or found[2]).lower().replace("µ", "u").replace("μ", "u") if found else None
+
+
 def factor_in(cell: str) -> Printed | None:
     """The number of a cell that is written as a factor, `1.05x`; None for any other cell."""
-    return number_in(cell) if re.match(r"[~≈(\s]*\d+(?:\.\d+)?\s*[x×](?![a-z])", cell, re.I) else None
+    return number_in(cell) if re.match(r"[~≈(\s]*\d+(?:[.,]\d+)?\s*[x×](?![a-z])", cell, re.I) else None
 
 
 def alone(number: Printed) -> Printed | None:

@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from k3bench.compare.check_pr.columns import Kind, Role, factor_in, kind_of, number_in, role_of
+from k3bench.compare.check_pr.columns import Kind, Role, delta_in, factor_in, kind_of, number_in, role_of, unit_of
 from k3bench.compare.check_pr.page import Fact, Grid, Page
 from k3bench.compare.published import Printed
+
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Row:
     rack: str | None = None
     build: str | None = None
     factor: Printed | None = None
+    #: of before and after where their headers differ; `after` is then held in the unit of `before`
+    units: tuple[str, str] | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -47,6 +51,8 @@ def _rows(grid: Grid) -> Iterator[Row]:
     if not {"before", "after", "delta", "arrow"} & set(roles):
         return
     metric_of_grid = kind_of(" ".join((*grid.columns, grid.title))) or "tpot"
+    roles = _of_metric(roles, grid.columns, metric_of_grid)
+    units = _units(roles, grid.columns)
     for cells in grid.rows:
         at = first_cells(roles, cells)
         before, after = number_in(at.get("before", "")), number_in(at.get("after", ""))
@@ -54,9 +60,9 @@ def _rows(grid: Grid) -> Iterator[Row]:
             before, after = _both(at["arrow"], before, after)
         if re.search(r"zero[- ]change|\bA/A\b", at.get("observation", ""), re.I):
             continue  # both sides are the same build: no observation of the change
-        before, after = _time(before), _time(after)
+        before, after = _time(before), _in_unit(_time(after), units)
         factor = factor_in(at.get("delta", ""))
-        delta = None if factor else number_in(at.get("delta", ""))
+        delta = None if factor else delta_in(at.get("delta", ""))
         if sum(x is not None for x in (before, after, delta)) == 0 or (
             delta is None and (before is None or after is None)
         ):
@@ -72,7 +78,32 @@ def _rows(grid: Grid) -> Iterator[Row]:
             rack=_named(at.get("rack", "")),
             build=_named(at.get("build", "")),
             factor=factor,
+            units=units,
         )
+
+
+def _of_metric(roles: Sequence[Role | None], columns: Sequence[str], metric: Kind) -> list[Role | None]:
+    """Without the columns of other metrics, where some before, after or delta column names the table's own."""
+    shown = zip(roles, columns, strict=True)
+    kinds = [kind_of(c) if role in ("before", "after", "delta", "arrow") else None for role, c in shown]
+    if metric not in kinds:
+        return list(roles)
+    return [role if kind in (None, metric) else None for role, kind in zip(roles, kinds, strict=True)]
+
+
+def _units(roles: Sequence[Role | None], columns: Sequence[str]) -> tuple[str, str] | None:
+    """Units of the before and the after column, where both give one and they differ."""
+    if "before" not in roles or "after" not in roles:
+        return None
+    before, after = (unit_of(columns[roles.index(role)]) for role in ("before", "after"))
+    return (before, after) if before and after and before != after else None
+
+
+def _in_unit(after: Printed | None, units: tuple[str, str] | None) -> Printed | None:
+    if after is None or units is None:
+        return after
+    scale = _SECONDS[units[1]] / _SECONDS[units[0]]
+    return Printed(after.value * scale, after.half * scale)
 
 
 def _time(shown: Printed | None) -> Printed | None:
