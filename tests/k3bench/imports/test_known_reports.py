@@ -317,3 +317,38 @@ def test_foreign_text_cannot_steer_a_terminal(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no known format") as refused:
         shown(tmp_path, {"\x1b[31mkey": 1})
     assert "\x1b" not in str(refused.value)
+
+
+# --- numbers that no run has ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"duration": -5.0}, r"no measured duration is zero or negative\n.*run\.json: duration"),
+        ({"duration": 0}, r"no measured duration is zero or negative\n.*run\.json: duration"),
+        ({"max_concurrency": 10**12}, r"is no concurrency.*\n.*run\.json: max_concurrency"),
+    ],
+)
+def test_a_duration_or_a_level_that_no_run_has_is_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    """An edited summary names its file and field, and leaves no folder behind."""
+    path = write(tmp_path / "run.json", vllm(streams(), detailed=False) | change)
+    with pytest.raises(RecordError, match=says):
+        list(run(Request(files=(path,), place="o.before", into=tmp_path / "out")))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_median_far_from_its_mean_does_not_count(tmp_path: Path) -> None:
+    """A median of a nanosecond beside a mean of ten milliseconds is no measurement."""
+    found = flags(tmp_path, vllm(streams(), detailed=False) | {"median_tpot_ms": 1e-9})
+    assert "mean_fits_median: tpot_median_ms is 1e-09" in found
+
+
+def test_a_run_refused_for_its_place_leaves_no_folder(tmp_path: Path) -> None:
+    """A file that is refused only when it is placed creates nothing either; nor is a folder taken for a file."""
+    path = write(tmp_path / "after.json", vllm(streams(), label="after"))
+    with pytest.raises(RecordError):
+        list(run(Request(files=(path,), place="o.before", into=tmp_path / "out")))
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(K3Error, match="it is a folder"):
+        list(run(Request(files=(tmp_path,), show=True)))

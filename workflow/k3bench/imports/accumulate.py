@@ -15,6 +15,7 @@ from pathlib import Path
 
 from k3bench.errors import RecordError, StoreError
 from k3bench.imports.foreign import ForeignFile
+from k3bench.imports.gate import MAX_LEVEL
 from k3bench.imports.likeness import label, other_arm_in_name, refuse_other_arm, refuse_unlike
 from k3bench.imports.place import Place
 from k3bench.imports.reading import Reading
@@ -45,6 +46,8 @@ def import_into(folder: Path, name: str, incoming: Sequence[Incoming]) -> tuple[
             where=str(folder),
             fix="--into another folder",
         )
+    if not folder.exists():
+        build_record(name, _placed((), incoming)[0])  # what is refused leaves no empty folder
     with _locked(folder):
         existing = _existing(target.reported)
         runs, placed = _placed(existing.runs if existing else (), incoming)
@@ -149,6 +152,8 @@ def _imported(one: Incoming, number: int) -> Imported:
 
 def _level(one: Incoming) -> int:
     found = one.reading.facts.level
+    if one.level is not None and one.level > MAX_LEVEL:
+        raise RecordError(f"{one.level} is no concurrency", where="--level", fix=f"1 to {MAX_LEVEL}")
     if found is None and one.level is None:
         why = [r for r in one.reading.remarks if r.startswith("open loop")]
         lacks = [f"{HEADLINE} is null: {one.reading.missing[HEADLINE]}"] if HEADLINE in one.reading.missing else []

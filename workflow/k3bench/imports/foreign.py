@@ -121,6 +121,8 @@ class ForeignFile:
 def read_foreign(path: Path) -> ForeignFile:
     """Read JSON, or one JSON object a line. Raises `RecordError` for anything else, `StoreError` without a file."""
     where = str(path)
+    if path.is_dir():
+        raise StoreError("it is a folder, not a file", where=where, fix="name the result files in it, one by one")
     if not path.is_file():
         raise StoreError("there is no such file", where=where, fix="name a result file of a benchmark")
     data = read_bytes(path)

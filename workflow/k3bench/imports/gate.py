@@ -18,6 +18,10 @@ MAX_SUM_MISS = 0.15
 LOAD_SHARE = (0.02, 3.0)
 #: Slowest against typical first token, beyond which one run says little.
 MAX_TTFT_SPREAD = 10.0
+#: Mean against median, either way: a stall moves a mean by a few times, another unit by a thousand and more.
+MAX_MEAN_RATIO = 1e3
+#: More slots than any server has.
+MAX_LEVEL = 10**6
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,23 @@ def refuse_empty(facts: Facts, where: str) -> None:
     """A run in which nothing completed has no numbers. Raises `RecordError`."""
     if facts.completed == 0:
         raise RecordError("no request completed", where=f"{where}: completed", fix="run the benchmark again")
+
+
+def refuse_impossible(facts: Facts, totals: Totals, at: Mapping[str, str], where: str) -> None:
+    """A duration or a level that no run has. `at` names the file's fields. Raises `RecordError`."""
+    field = at.get("duration_s") or at.get("duration_ms") or at.get("duration") or "duration"
+    if totals.duration_s is not None and totals.duration_s <= 0:
+        raise RecordError(
+            f"the run took {totals.duration_s:g} s: no measured duration is zero or negative",
+            where=f"{where}: {field}",
+            fix="restore the file, or run the benchmark again",
+        )
+    if facts.level is not None and facts.level > MAX_LEVEL:
+        raise RecordError(
+            f"{facts.level} is no concurrency: the most is {MAX_LEVEL}",
+            where=f"{where}: {at.get('level', 'level')}",
+            fix="restore the file, or run the benchmark with the level to be compared",
+        )
 
 
 def counted(facts: Facts) -> Facts:
@@ -56,6 +77,7 @@ def summary_checks(facts: Facts, metrics: Mapping[str, float], totals: Totals) -
     yield from _lengths(facts, totals)
     bad = [f"{name} {value:g}" for name, value in sorted(metrics.items()) if not value > 0]
     yield check("times_positive", not bad, f"{', '.join(bad)}: no measured value is zero or negative")
+    yield from _mean(metrics)
     yield from _sum(facts, metrics)
     yield from _load(facts, metrics, totals)
 
@@ -67,6 +89,18 @@ def _lengths(facts: Facts, totals: Totals) -> Iterator[Check]:
     exact = mean == facts.osl_tokens if facts.osl_tokens else mean == int(mean) and mean >= 1
     wanted = f", {facts.osl_tokens} were asked for" if facts.osl_tokens else ": outputs differ in length"
     yield check("output_length_exact", exact, f"{mean:.2f} output tokens a request{wanted}")
+
+
+def _mean(metrics: Mapping[str, float]) -> Iterator[Check]:
+    """Mean and median of the same requests are of one size."""
+    median, mean = metrics.get("tpot_median_ms", 0.0), metrics.get("tpot_mean_ms", 0.0)
+    if min(median, mean) <= 0:
+        return
+    yield check(
+        "mean_fits_median",
+        max(mean / median, median / mean) <= MAX_MEAN_RATIO,
+        f"tpot_median_ms is {median:.4g}, tpot_mean_ms {mean:.4g}: one of them was edited or is in another unit",
+    )
 
 
 def _sum(facts: Facts, metrics: Mapping[str, float]) -> Iterator[Check]:

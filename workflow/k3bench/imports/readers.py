@@ -12,7 +12,7 @@ from dataclasses import replace
 from k3bench.errors import RecordError
 from k3bench.imports.dictionary import Format, dictionary, why_null, words_found
 from k3bench.imports.foreign import Fields
-from k3bench.imports.gate import Totals, counted, dispersion, refuse_empty, summary_checks
+from k3bench.imports.gate import Totals, counted, dispersion, refuse_empty, refuse_impossible, summary_checks
 from k3bench.imports.reading import Facts, Reading, check
 from k3bench.imports.requests import Judged, whole_ratio
 from k3bench.metrics import HEADLINE
@@ -125,6 +125,7 @@ def assemble(
     """Everything known about one run as a `Reading`. Raises `RecordError` where nothing completed."""
     facts = counted(facts)
     refuse_empty(facts, fields.where)
+    refuse_impossible(facts, totals, entry.facts, fields.where)
     found = {**metrics, **(judged.metrics if judged else {})}
     facts = _filled(facts, found, judged)
     all_checks = _merged(
