@@ -376,3 +376,12 @@ def test_an_odd_pair_is_flagged_and_never_dropped() -> None:
     assert level.without_outliers is not None
     assert level.without_outliers.n_pairs < 24
     assert any(f.kind == "outlier" and f.observation == "obs1" for f in seen.health.findings)
+
+
+def test_what_zero_change_observations_showed_stands_beside_the_floor() -> None:
+    """Quiet ones leave the least floor, and their own smaller spread is kept."""
+    of = plan(zero_change=4)
+    seen = campaign(of, points(of, noisy(-0.04, 0.004, seed=8)))
+    assert seen.zero_change is not None
+    assert seen.zero_change.tau_log is not None
+    assert 0 <= seen.zero_change.tau_log < seen.floor.tau0_log == 0.003

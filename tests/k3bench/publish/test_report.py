@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
+from published import PR_17103, needs_pr_17103
 from synthetic import CASES, Spec, build, case
 
 from k3bench.errors import RecordError
 from k3bench.publish.markdown import MAX_CHARS, begin_marker, mlflow_note, pull_request, replaced_in
 from k3bench.publish.stage import put_into, render
 from k3bench.publish.table import report
-from k3bench.records.comparison import Comparison, Provenance
+from k3bench.records.comparison import Comparison, Floor, Provenance
 
 
 def section(record: Comparison) -> str:
@@ -184,3 +185,29 @@ def test_a_campaign_in_which_nothing_was_measured_still_has_its_report(zero_chan
     assert "**No verdict: insufficient replication.**" in done.pull_request
     assert all(f"| `{name}` | missing" in done.pull_request for name in lost)
     assert {"tpot.svg", "forest.svg"} <= set(done.files)
+
+
+def test_the_least_floor_is_not_said_to_come_from_zero_change_observations() -> None:
+    """Where they showed less, the floor is the least one, with what they showed beside it; else it is theirs."""
+    record = case("improvement")
+    assert record.zero_change is not None
+
+    def said(showed: float, source: str) -> str:
+        floor = Floor(tau0_log=max(0.003, showed), assumed=False, n_zero_change_observations=3, source=source)
+        zero = record.zero_change.model_copy(update={"tau_log": showed})  # type: ignore[union-attr]
+        return section(record.model_copy(update={"floor": floor, "zero_change": zero}))
+
+    least = "- floor: at least 0.30 % (the least that is assumed); 3 zero-change observations showed"
+    assert f"{least} 0.28 %\n" in said(0.0028, record.campaign)
+    assert f"{least} no more\n" in said(0.0028, "earlier")
+    assert "- floor: 0.45 %, from 3 zero-change observations\n" in said(0.0045, record.campaign)
+    assert "not what rebuilding does" in said(0.0045, record.campaign)
+
+
+@needs_pr_17103
+def test_reported_runs_are_not_called_measured() -> None:
+    """A claim's runs were reported to us; only our own were measured."""
+    health = case("improvement").health
+    text = section(PR_17103().model_copy(update={"health": health}))
+    assert f"{health.n_runs_measured} reported, " in text
+    assert f"{health.n_runs_measured} measured, " not in text

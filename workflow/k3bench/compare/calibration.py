@@ -51,11 +51,19 @@ class ZeroSide:
         """Too improbable for an honest pipeline."""
         return self.called and self.called_p is not None and self.called_p < BLOCKED_P
 
-    def tau0(self) -> float | None:
-        """Calibrated floor over all levels; None with fewer than three usable observations at every level."""
+    def spread(self) -> float | None:
+        """Spread over all levels; None with fewer than three usable observations at every level.
+
+        Both arms of one are the same build, so it holds what place, time and process do, not what rebuilding does.
+        """
         if self.blocked or not np.isfinite(self.tau).any():
             return None
-        return max(DEFAULT_FLOOR, math.sqrt(float(np.nanmean(self.tau**2))))
+        return math.sqrt(float(np.nanmean(self.tau**2)))
+
+    def tau0(self) -> float | None:
+        """The floor with that spread: never below what is assumed without any."""
+        spread = self.spread()
+        return None if spread is None else max(DEFAULT_FLOOR, spread)
 
 
 def zero_side(table: RunTable, metric: int, rule: Rule) -> ZeroSide | None:

@@ -248,7 +248,7 @@ class _Comparing:
         return next((n.range_band for n in self.earlier.levels if n.concurrency == level), None)
 
     def _medians(self, metric: int) -> tuple[Floats, Floats]:
-        """Median over observations of each one's median run: every rack counts once."""
+        """Median over observations of each one's median run: every observation counts once."""
         values, after = self.table.values[metric][:, self.real], self.table.after[self.real]
         arms = (median_of_valid(np.where(after == arm, values, np.nan)) for arm in (False, True))
         before, after_ = (median_of_valid(m) for m in arms)

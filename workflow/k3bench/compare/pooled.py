@@ -1,4 +1,4 @@
-"""Observations become one estimate: each rack counts once, with a floor for what rebuilding alone does.
+"""Observations become one estimate: each counts once, with a floor for what differs between them anyway.
 
 In: one estimate an observation. Out: `Pooled`. Out of scope: do they agree (`agreement`), other racks (`next_rack`).
 """
@@ -12,9 +12,10 @@ from scipy import stats
 
 from k3bench.compare.interval import Estimate, two_sided_p
 from k3bench.compare.pairs import Bools, Floats, Ints
+from k3bench.records.comparison import LEAST_FLOOR
 
 #: Log units: what a rebuild or a placement changes between observations when nothing was changed, until calibrated.
-DEFAULT_FLOOR = 0.003
+DEFAULT_FLOOR = LEAST_FLOOR
 #: An observation with fewer valid pairs is set aside: one block cannot show a small effect, and looks as if it could.
 MIN_PAIRS = 4
 

@@ -27,7 +27,7 @@ def zero_change_of(zero: calibration.ZeroSide, table: RunTable, rule: Rule, prim
             for level, sd in zip(table.levels, zero.run_sd, strict=True)
             if np.isfinite(sd)
         },
-        tau_log=zero.tau0(),
+        tau_log=zero.spread(),
         called=zero.called,
         called_p_holm=zero.called_p,
         blocked=zero.blocked,

@@ -12,6 +12,7 @@ from k3bench.publish.document import Block, Bullets, Column, Details, Fence, Par
 from k3bench.publish.evidence import SHORT, probe_table
 from k3bench.publish.spans import bold, code
 from k3bench.publish.words import WORD, formula, label
+from k3bench.records.comparison import LEAST_FLOOR
 
 
 def outstanding_blocks(record: At) -> tuple[Block, ...]:
@@ -49,7 +50,7 @@ def provenance_blocks(record: At, digest: str) -> tuple[Block, ...]:
     ]
     lines = [f"{name}: {one}{f' ({two})' if two else ''}" for name, one, two in facts if one not in (DASH, "")]
     if record.health.n_runs_planned.raw or record.runs:
-        lines += [_counts(record), f"floor: {_floor(record.floor)}"]
+        lines += [_counts(record), f"floor: {_floor(record)}"]
     lines += [words(note) for note in found.notes]
     lines.append(
         f"comparison record {code(digest)}"
@@ -77,8 +78,9 @@ def _span(found: At) -> str:
 
 def _counts(record: At) -> str:
     health = record.health
+    done = "reported" if record.kind.raw == "reported" else "measured"
     text = (
-        f"runs: {count(health.n_runs_planned)} planned, {count(health.n_runs_measured)} measured, "
+        f"runs: {count(health.n_runs_planned)} planned, {count(health.n_runs_measured)} {done}, "
         f"{count(health.n_runs_valid)} valid"
     )
     if health.n_runs_measured.raw != health.n_runs_valid.raw:
@@ -86,14 +88,20 @@ def _counts(record: At) -> str:
     return text
 
 
-def _floor(floor: At) -> str:
+def _floor(record: At) -> str:
+    """Where the least floor holds, the zero-change observations did not set it: what they showed stands beside."""
+    floor = record.floor
     size = f"{share(floor.tau0_log, 2)} %"
     if floor.assumed.raw:
         return f"{size} assumed"
-    dates = ", ".join(words(at) for at in floor.dates)
-    return f"{size}, from {count(floor.n_zero_change_observations)} zero-change observations" + (
-        f", {dates}" if dates else ""
-    )
+    dates = "".join(f", {words(at)}" for at in floor.dates)
+    observations = f"{count(floor.n_zero_change_observations)} zero-change observations"
+    if floor.tau0_log.raw > LEAST_FLOOR:
+        return f"{size}, from {observations}{dates}"
+    own = record.zero_change.tau_log if record.zero_change and floor.source.raw == record.campaign.raw else None
+    less = own is not None and own.raw is not None and own.raw < LEAST_FLOOR
+    showed = f"{share(own, 2)} %" if own is not None and less else "no more"
+    return f"at least {size} (the least that is assumed); {observations} showed {showed}{dates}"
 
 
 def detail_blocks(record: At) -> tuple[Block, ...]:

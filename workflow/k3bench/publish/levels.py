@@ -78,8 +78,8 @@ def _legend(record: At) -> str:
     if floor.assumed.raw:
         return text + "The floor for what rebuilding alone does is assumed, not calibrated."
     return text + (
-        f"The floor for what rebuilding alone does comes from {count(floor.n_zero_change_observations)} zero-change "
-        "observations."
+        f"The floor is held against {count(floor.n_zero_change_observations)} zero-change observations: they hold "
+        "what place, time and process do, and not what rebuilding does, as both arms of one are the same build."
     )
 
 

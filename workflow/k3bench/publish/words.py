@@ -21,8 +21,8 @@ FLAG: dict[Flag, str] = {
     "dropped_runs": "invalid runs dropped their pairs, by criteria written before the data; the details list them",
     "environment_unverified": "the environment of both arms was not recorded by this tool, so a difference besides the"
     " declared change cannot be excluded",
-    "floor_assumed": "the between-build floor is the default, not calibrated: three or more zero-change observations"
-    " would calibrate it",
+    "floor_assumed": "the floor is the default: three or more zero-change observations would show what place, time"
+    " and process do",
     "incomplete": "planned observations or pairs are missing; they are rows below and counted",
     "levels_share_start": "levels were measured after the same start, so they corroborate within an observation and do"
     " not replicate it",

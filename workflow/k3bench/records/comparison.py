@@ -298,8 +298,15 @@ class Health(Model):
     findings: tuple[Finding, ...] = ()
 
 
+#: Log units: no floor is smaller, whatever zero-change observations show.
+LEAST_FLOOR = 0.003
+
+
 class Floor(Model):
-    """tau0: the standard deviation, between observations, of the delta of a zero change."""
+    """tau0: the standard deviation, between observations, of the delta of a zero change; never below the least.
+
+    `assumed` is false where zero-change observations were asked, also where they showed less than the least.
+    """
 
     tau0_log: Finite
     assumed: bool
@@ -314,6 +321,7 @@ class ZeroChange(Model):
     n_observations: int
     levels: tuple[LevelResult, ...] = ()
     run_sd_pct: dict[str, Finite] = Field(default_factory=dict)
+    #: their own spread, also below the least floor (older records have the larger of the two here)
     tau_log: Finite | None = None
     called: bool = False
     called_p_holm: float | None = None
