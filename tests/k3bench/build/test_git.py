@@ -69,6 +69,35 @@ def test_uncommitted_changes_are_refused_with_their_names(planned: Planned, repo
     assert "dirty: declared" in refused.value.fix
 
 
+def test_a_full_commit_means_nothing_of_the_checkout(planned: Planned, repo: Repo, tmp_path: Path) -> None:
+    """Forty digits leave no doubt, whatever lies in the checkout that stands there; a branch does."""
+    repo.write("VALUE = 3\n")
+    for n in range(6):
+        repo.write("NEW = 1\n", f"k3model/new{n}.py")
+    with pytest.raises(BuildError, match="uncommitted changes") as refused:
+        both(planned, tmp_path / "r", git(repo, "main~1"), git(repo, "main"))
+    assert refused.value.what.endswith("k3model/new3.py and 2 more")
+    commit = repo.git("rev-parse", "main")
+    assert f"ref: {commit}" in refused.value.fix
+    made = both(planned, tmp_path / "r", git(repo, "main~1"), git(repo, commit))
+    assert value_of(tmp_path / "r", made["after"]) == "VALUE = 2\n"
+
+
+def test_a_new_recipe_is_no_change_of_the_sources(planned: Planned, repo: Repo, tmp_path: Path) -> None:
+    """The recipe that asks for a build is written in the checkout; a changed one that git keeps does count."""
+    (repo.path / "recipes").mkdir()
+    repo.write("name: a b\n", "recipes/a b.yaml")
+    made = both(planned, tmp_path / "r", git(repo, "main~1"), git(repo, "HEAD"))
+    assert made["after"].git_commit == repo.git("rev-parse", "main")
+    repo.commit("name: kept\n", "recipes/kept.yaml")
+    repo.write("name: changed\n", "recipes/kept.yaml")
+    repo.write("name: new\n", "recipes/new.yaml")
+    with pytest.raises(BuildError, match="uncommitted changes") as refused:
+        both(planned, tmp_path / "r", git(repo, "main~1"), git(repo, "HEAD"))
+    assert "recipes/kept.yaml" in refused.value.what
+    assert "recipes/new.yaml" not in refused.value.what
+
+
 def test_declared_changes_are_taken_along_by_digest(planned: Planned, repo: Repo, tmp_path: Path) -> None:
     """New files included; the index of the checkout stays as it was."""
     repo.write("VALUE = 3\n")

@@ -20,6 +20,8 @@ from k3bench.records.builds import GitBuild
 
 #: Generated folders: what a campaign writes is no change of its sources.
 NOT_SOURCES = ("results", ".k3", ".snakemake")
+#: A recipe that git does not keep yet, as `git status` says it: it asks for a build and is no part of one.
+NEW_RECIPE = re.compile(r'\?\? "?recipes/')
 _SAFE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never")
 #: Fetching a large repository for the first time takes its time; everything else is quick.
 _LIMIT_S, _FETCH_LIMIT_S = 300, 3600
@@ -105,22 +107,31 @@ def _mirror(address: str, mirrors: Path, where: str) -> Path:
 
 
 def _uncommitted(spec: GitBuild, repository: Path, commit: str, where: str) -> bytes:
-    """What a checkout holds beyond the commit it stands at. A ref that stands elsewhere is not concerned."""
+    """What a checkout holds beyond the commit it stands at. Another or a full commit means none of it."""
+    if spec.ref.lower() == commit and spec.dirty == "refuse":
+        return b""
     at_head = _ask(repository, "rev-parse", "--verify", "--quiet", "HEAD") == commit
-    names = _ask(repository, "status", "--porcelain", "--untracked-files=normal", "--", *_sources()) if at_head else ""
+    asked = ("status", "--porcelain", "--untracked-files=normal", "--", *_sources())
+    names = [line for line in _ask(repository, *asked).splitlines() if not NEW_RECIPE.match(line)] if at_head else []
     if not names:
         if spec.dirty == "declared" and not at_head:
             problem = f"`dirty: declared`, but the checkout does not stand at {spec.ref!r}"
             raise BuildError(problem, where=where, fix="remove it, or name the ref that is checked out, e.g. HEAD")
         return b""
     if spec.dirty == "refuse":
-        shown = ", ".join(line[3:] for line in names.splitlines()[:5])
+        files = shown([line[3:] for line in names])
         raise BuildError(
-            f"the checkout has uncommitted changes, which a build at {spec.ref!r} would leave out: {shown}",
+            f"the checkout has uncommitted changes, which a build at {spec.ref!r} would leave out: {files}",
             where=f"{where}: {repository}",
-            fix="commit them, or write `dirty: declared` to build and report them, by digest",
+            fix=f"commit them, or `ref: {commit}` leaves them out, or `dirty: declared` builds and reports them",
         )
     return _changes(repository)
+
+
+def shown(names: list[str]) -> str:
+    """The first few files of a list, and how many more there are."""
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + rest
 
 
 def _changes(repository: Path) -> bytes:
