@@ -60,6 +60,16 @@ def test_a_file_that_is_not_the_record_is_refused_with_its_path(tmp_path: Path, 
         read_record(tmp_path / "plan.json", Plan)
 
 
+def test_a_file_that_is_not_there_is_told_so_with_its_path(tmp_path: Path) -> None:
+    """Most often a slip in a path somebody typed."""
+    with pytest.raises(StoreError, match="no such file") as refused:
+        read_record(tmp_path / "plan.json", Plan)
+    assert refused.value.where == str(tmp_path / "plan.json")
+    assert "check the path" in refused.value.fix
+    with pytest.raises(StoreError, match="cannot read: Is a directory"):
+        read_record(tmp_path, Plan)
+
+
 def test_compressed_bytes_do_not_depend_on_the_clock() -> None:
     """Raw files have stable digests."""
     assert gzip_bytes(b"x" * 100) == gzip_bytes(b"x" * 100)

@@ -102,10 +102,12 @@ def read_bytes(path: Path) -> bytes:
         if path.stat().st_size > MAX_RECORD_BYTES:
             raise RecordError("larger than any record", where=str(path), fix="this is not a file k3bench wrote")
         return path.read_bytes()
+    except FileNotFoundError:
+        cure = "check the path; a record is written by its stage: `k3bench --help` lists the stages"
+        raise StoreError("no such file", where=str(path), fix=cure) from None
     except OSError as error:
-        raise StoreError(
-            f"cannot read: {error.strerror or error}", where=str(path), fix="run the stage that writes it"
-        ) from None
+        fix = "check the path and that you may read it"
+        raise StoreError(f"cannot read: {error.strerror or error}", where=str(path), fix=fix) from None
 
 
 def gzip_bytes(data: bytes) -> bytes:
