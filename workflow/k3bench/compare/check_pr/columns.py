@@ -73,8 +73,9 @@ def delta_in(cell: str) -> Printed | None:
 
 def unit_of(header: str) -> str | None:
     """The unit of time a header gives: `before [ms]`, `after (s)`, `before_ms`."""
-    found = re.search(r"[\[(]\s*(s|ms|[uµμ]s)\s*[\])]|[ _](s|ms|us)$", header.strip(), re.I)
-    return (found[1] or found[2]).lower().replace("µ", "u").replace("μ", "u") if found else None
+    text = header.strip().lower().replace("µ", "u").replace("μ", "u")
+    found = re.search(r"[\[(]\s*(s|ms|us)\s*[\])]|[ _](s|ms|us)$", text)
+    return (found[1] or found[2]) if found else None
 
 
 def factor_in(cell: str) -> Printed | None:
