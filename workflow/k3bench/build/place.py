@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 
 from k3bench.build.inputs import Inputs, package_folder
-from k3bench.build.repository import apply, changes_since, keep_changes, tree_digest, untracked, work_tree
+from k3bench.build.repository import apply, changes_since, keep_changes, shown, tree_digest, untracked, work_tree
 from k3bench.errors import BuildError, ServingError
 from k3bench.records.base import digest_of
 from k3bench.records.builds import BuildSpec, GitBuild, ImageBuild, Made
@@ -55,7 +55,7 @@ def _refuse_changed(folder: CampaignFolder, place: str, inputs: Inputs, made: Ma
     changed = changes_since(tree) if inputs.source else []
     if changed or inputs.sources_in(tree) not in (None, made.source_digest):
         raise BuildError(
-            f"the sources were changed after they were built{': ' if changed else ''}{', '.join(changed[:5])}",
+            f"the sources were changed after they were built{': ' if changed else ''}{shown(changed)}",
             where=f"{where}: {tree}",
             fix=f"remove the folder {folder.place(place)}: it is built again",
         )
