@@ -41,7 +41,7 @@ def until_shown(clone: Path, word: str) -> str:
 def test_status_follows_a_campaign_and_cancel_ends_it(tmp_path: Path) -> None:
     """Waiting, running with its job, cancelled, and done after a new start; looking changes nothing."""
     clone = make_clone(tmp_path / "a clone", seen=RECIPE)
-    assert "cannot read" in ask(clone, "status")
+    assert "no such file" in ask(clone, "status")
     head = start(clone, "seen", "--", "--until", "measure")
     shown = until_shown(clone, "running")
     assert "0/1" in shown
