@@ -249,6 +249,13 @@ def test_deltas_said_to_be_paired_need_not_be_the_ratio_of_the_medians_beside_th
     assert [f for f in check_pr(text.replace("paired ", "")) if f.status == "does_not_follow"]
 
 
+def test_a_band_that_is_no_width_is_no_band() -> None:
+    """Zero and negative bands are not divided by."""
+    for band in ("0", "-1.5"):
+        found = check_pr(f"| c | before | after | noise band |\n|---|---|---|---|\n| 1 | 10 | 10 | {band} |\n")
+        assert not [f for f in found if f.subject == "noise band"]
+
+
 def test_a_generated_section_is_sent_back_to_its_records() -> None:
     """Only records can say whether a generated section is right; what stands beside it is still read."""
     section = "<!-- k3bench:begin x -->\n| c | before | after | delta |\n|---|---|---|---|\n| 1 | 10 | 9 | -20 % |\n"

@@ -88,7 +88,7 @@ def _bands(grid: Grid) -> Iterator[tuple[int, Printed]]:
     for cells in grid.rows:
         at = first_cells(roles, cells)
         band, level = number_in(at["band"]), level_of(at.get("level", ""), grid.title)
-        if band is not None and level is not None:
+        if band is not None and band.value > 0 and level is not None:
             yield level, band
 
 
