@@ -32,6 +32,8 @@ CACHES = {
     "TRTLLM_DG_CACHE_DIR": "trtllm-deepgemm",
 }
 PACKAGE = "k3model"
+#: Builds that are shared by every pair of a campaign; no pair can have this name.
+SHARED = ".made"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ def runnable(build: Build, root: Path) -> Runnable:
     return Runnable(tree, {**caches, **given, "PYTHONPATH": os.pathsep.join(paths)})
 
 
+def place_name(pair: str, content: str, *, rebuild: bool) -> str:
+    """Where a build lies under builds/: in a folder of its pair if that is rebuilt, else in one that all share."""
+    return f"{pair if rebuild else SHARED}/{content}"
+
+
 def pretended(recipe: Recipe, pair: str, arm: Arm) -> Build:
     """A build that is not made yet, as a dry run shows it: its folder is named after the recipe's build."""
     side, spec = getattr(recipe.arms, arm), recipe.build_of(arm)
@@ -75,7 +82,7 @@ def pretended(recipe: Recipe, pair: str, arm: Arm) -> Build:
         versions={},
         name=side.build,
         rebuild=rebuild,
-        place=f"{pair if rebuild else '.made'}/DIGEST-OF-{side.build}" if has_tree or rebuild else None,
+        place=place_name(pair, f"DIGEST-OF-{side.build}", rebuild=rebuild) if has_tree or rebuild else None,
         python_path=(spec.python_path if isinstance(spec, GitBuild) else ".") if has_tree else None,
         image=spec.image if isinstance(spec, ImageBuild) else None,
     )

@@ -16,13 +16,11 @@ from typing import Any
 from k3bench.errors import K3Error
 from k3bench.records.base import digest_of
 from k3bench.records.equivalence import Equivalence, EquivalenceRow
-from k3bench.records.measurement import Arm
+from k3bench.records.measurement import ARMS, Arm
 from k3bench.records.plan import Build, Plan
 from k3bench.runnable import adopt
 from k3bench.store import CampaignFolder, read_record
 from k3bench.submit import JOBS, job_of, run_once
-
-ARMS: tuple[Arm, Arm] = ("before", "after")
 
 
 def verify_in_job(root: Path, observation: str, **asked: Any) -> Equivalence:

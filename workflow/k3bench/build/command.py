@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from k3bench.build.pair import ARMS, Site, build_pair, inputs_of
+from k3bench.build.pair import Site, build_pair, inputs_of
 from k3bench.errors import MeasureError
 from k3bench.records.base import canonical_json, digest_of
 from k3bench.records.builds import GitBuild, Unmade
 from k3bench.records.ledger import ExecutorName
-from k3bench.records.measurement import Arm
+from k3bench.records.measurement import ARMS, Arm
 from k3bench.records.plan import Build, Plan
 from k3bench.store import CampaignFolder, read_record, write_record
 from k3bench.submit import JOBS, JobSpec, job_of, run_once

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from k3bench.build.command import job_spec
-from k3bench.build.pair import ARMS
 from k3bench.build.repository import checkout_words, clone_words, command, is_remote, mirror_of, resolve_words
 from k3bench.change import declared
 from k3bench.records.builds import GitBuild, ImageBuild, WheelBuild
+from k3bench.records.measurement import ARMS
 from k3bench.records.plan import Build, Plan
 from k3bench.runnable import pretended
 from k3bench.store import CampaignFolder

@@ -18,13 +18,10 @@ from k3bench.build.repository import relation
 from k3bench.change import mismatch
 from k3bench.errors import BuildError
 from k3bench.records.builds import GitBuild, ImageBuild, Made
-from k3bench.records.measurement import Arm
+from k3bench.records.measurement import ARMS, Arm
 from k3bench.records.plan import Build, Plan
+from k3bench.runnable import place_name
 from k3bench.store import CampaignFolder
-
-ARMS: tuple[Arm, Arm] = ("before", "after")
-#: Builds that are shared by every pair of a campaign; no pair can have this name.
-SHARED = ".made"
 
 
 @dataclass(frozen=True)
@@ -117,9 +114,8 @@ def _build(site: Site, pair: str, arm: Arm, inputs: Inputs, history: dict[str, A
 
 def _place(pair: str, inputs: Inputs, *, rebuild: bool) -> str | None:
     """A rebuilt pair has its own; others share by content; what is installed, or an image, needs none."""
-    if rebuild:
-        return f"{pair}/{inputs.digest[:16]}"
-    return f"{SHARED}/{inputs.digest[:16]}" if inputs.spec.kind in ("git", "wheel") else None
+    needed = rebuild or inputs.spec.kind in ("git", "wheel")
+    return place_name(pair, inputs.digest[:16], rebuild=rebuild) if needed else None
 
 
 def _as_it_is(inputs: Inputs) -> Made:

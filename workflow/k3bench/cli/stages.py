@@ -111,7 +111,8 @@ def _add_build(verbs: Verbs) -> None:
 
 
 def _build(args: argparse.Namespace) -> None:
-    from k3bench.build.command import ARMS, build, in_words
+    from k3bench.build.command import build, in_words
+    from k3bench.records.measurement import ARMS
     from k3bench.store import write_record
 
     if args.dry_run:
@@ -201,7 +202,8 @@ def _profile_planned(plan_path: Path) -> None:
 
 def _build_missing(plan_path: Path) -> None:
     """On a machine without Snakemake the builds are made on the way."""
-    from k3bench.build.command import ARMS, build
+    from k3bench.build.command import build
+    from k3bench.records.measurement import ARMS
     from k3bench.records.plan import Plan
     from k3bench.store import CampaignFolder, read_record
 

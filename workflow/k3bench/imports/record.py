@@ -13,10 +13,8 @@ from typing import Any
 from k3bench.imports.likeness import label
 from k3bench.imports.pairing import Paired, order_contradicted, pair_runs, source_of
 from k3bench.records.base import digest_of
-from k3bench.records.measurement import Arm
+from k3bench.records.measurement import ARMS
 from k3bench.records.reported import Imported, Reported, ReportedObservation, ReportedRun, Source
-
-ARMS: tuple[Arm, Arm] = ("before", "after")
 
 
 def build_record(name: str, runs: Sequence[ReportedRun]) -> Reported:

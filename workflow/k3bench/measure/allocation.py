@@ -21,7 +21,7 @@ from k3bench.measure.engine import Engine, EngineRequest, PointData, RankedEngin
 from k3bench.metrics import point_metrics
 from k3bench.records.base import digest_of
 from k3bench.records.fingerprint import Fingerprint
-from k3bench.records.measurement import Allocation, Arm, Block, Check, Measurement, PointName, PointRef
+from k3bench.records.measurement import ARMS, Allocation, Arm, Block, Check, Measurement, PointName, PointRef
 from k3bench.records.plan import VERSIONED, Build, Plan, PlannedBlock, PlannedObservation
 from k3bench.records.recipe import IN_PROCESS, Workload
 from k3bench.runnable import adopt
@@ -30,7 +30,6 @@ from k3bench.submit import raise_if_over
 from k3bench.validity import check_batches
 
 Say = Callable[[str], None]
-ARMS: tuple[Arm, Arm] = ("before", "after")
 
 
 @dataclass(frozen=True)

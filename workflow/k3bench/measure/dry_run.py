@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from k3bench.measure.engine import EngineRequest
-from k3bench.records.measurement import ARMS_OF, Arm
+from k3bench.records.measurement import ARMS, ARMS_OF, Arm
 from k3bench.records.plan import Build, Plan, PlannedBlock, PlannedObservation
 from k3bench.records.recipe import SERVED
 from k3bench.runnable import pretended
 from k3bench.serving.arms import served_arm
 from k3bench.store import CampaignFolder, read_record
 from k3bench.submit import job_of
-
-ARMS: tuple[Arm, Arm] = ("before", "after")
 
 
 def dry_run(plan: Plan, root: Path, chosen: tuple[str, str] | None = None) -> Iterator[str]:

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from k3bench.errors import MeasureError
-from k3bench.measure.allocation import ARMS, AllocationSpec, load_spec
+from k3bench.measure.allocation import AllocationSpec, load_spec
 from k3bench.measure.command import job_spec
 from k3bench.measure.engine import EngineRequest
 from k3bench.measure.profilers import PROFILERS, Profiler, Tool
 from k3bench.ranks import Crew
 from k3bench.records.base import digest_of
 from k3bench.records.ledger import ExecutorName
-from k3bench.records.measurement import Arm
+from k3bench.records.measurement import ARMS, Arm
 from k3bench.records.plan import Plan
 from k3bench.records.residency import Collected
 from k3bench.runnable import adopt, runnable

@@ -17,6 +17,8 @@ Order = Literal["ABBA", "BAAB"]
 Restart = Literal["none", "process", "server"]
 Instant = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")]
 
+#: Both sides, in the order that tables and messages show them.
+ARMS: tuple[Arm, Arm] = ("before", "after")
 #: run position inside a block -> arm, by order. Pairs are runs (0, 1) and (2, 3).
 ARMS_OF: dict[Order, tuple[Arm, Arm, Arm, Arm]] = {
     "ABBA": ("before", "after", "after", "before"),

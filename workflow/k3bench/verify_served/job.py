@@ -16,7 +16,7 @@ from k3bench.errors import K3Error
 from k3bench.records.base import digest_of
 from k3bench.records.equivalence import Equivalence, EquivalenceRow
 from k3bench.records.ledger import ExecutorName
-from k3bench.records.measurement import Arm
+from k3bench.records.measurement import ARMS, Arm
 from k3bench.records.plan import Build, Plan, PlannedObservation
 from k3bench.serving.trtllm.accuracy import accuracy_pct
 from k3bench.serving.trtllm.arm import trtllm_arm
@@ -25,7 +25,6 @@ from k3bench.store import CampaignFolder, read_record
 from k3bench.submit import JobSpec, job_of, run_once
 from k3bench.verify_served.asked import not_asked, verify_served
 
-ARMS: tuple[Arm, Arm] = ("before", "after")
 #: A job ends before its time limit does.
 SHARE_OF_LIMIT = 0.9
 

@@ -23,12 +23,13 @@ from typing import Any, Protocol
 import torch
 
 from k3bench.errors import K3Error
-from k3bench.measure.allocation import ARMS, load_spec
+from k3bench.measure.allocation import load_spec
 from k3bench.measure.engine import EngineRequest
 from k3bench.measure.engines.cupti_records import CuptiRecords
 from k3bench.measure.engines.k3model import build_model, snapshots, time_on_device
 from k3bench.ranks.link import Message
 from k3bench.ranks.member import RankMember
+from k3bench.records.measurement import ARMS
 from k3bench.records.plan import Plan
 from k3bench.store import read_record, write_atomic
 from k3model.cache import Snapshot

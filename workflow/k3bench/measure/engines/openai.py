@@ -15,15 +15,13 @@ from k3bench.measure.engine import EngineRequest, PointData, RunContext
 from k3bench.measure.load import Load, load_of
 from k3bench.metrics import BatchTimes, request_metrics
 from k3bench.records.calibration import Calibration
-from k3bench.records.measurement import Arm, Check, Restart
+from k3bench.records.measurement import ARMS, Arm, Check, Restart
 from k3bench.serving.arms import ServedArm, device_of, served_arm
 from k3bench.serving.endpoint import cache_hits
 from k3bench.serving.process import Server
 from k3bench.serving.stream import Target
 from k3bench.store import CampaignFolder
 from k3bench.validity import Criteria, check_requests
-
-ARMS: tuple[Arm, Arm] = ("before", "after")
 
 
 class ServedOpenAI:

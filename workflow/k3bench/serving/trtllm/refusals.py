@@ -12,14 +12,13 @@ from typing import Any
 
 from k3bench.change import undeclared
 from k3bench.errors import RecipeError
-from k3bench.records.measurement import Arm
+from k3bench.records.measurement import ARMS, Arm
 from k3bench.records.recipe import Recipe
 from k3bench.records.trtllm import Trtllm
 from k3bench.serving.trtllm.known import Known, known
 from k3bench.serving.trtllm.settings import Settings, settings, spec_of
 
 Problem = tuple[tuple[str, ...], str, str]
-ARMS: tuple[Arm, Arm] = ("before", "after")
 HERE = ("engine", "trtllm")
 #: What neither a shell, nor srun's lists, nor the launcher takes apart.
 PLAIN = re.compile(r"^[A-Za-z0-9_./:@%+=,~-]+$")

@@ -14,7 +14,7 @@ from k3bench.measure.engines.trtllm import OWN_CLIENT
 from k3bench.measure.engines.trtllm.benchmark import benchmark_words, stem_of, step_of
 from k3bench.measure.engines.trtllm.profiled import REPORT_LIMIT_S, log_of
 from k3bench.measure.load import load_of
-from k3bench.records.measurement import ARMS_OF, Arm
+from k3bench.records.measurement import ARMS, ARMS_OF, Arm
 from k3bench.records.plan import PlannedBlock, PlannedProfile
 from k3bench.serving.arms import DEFAULT_VOCAB
 from k3bench.serving.stream import Target
@@ -24,7 +24,6 @@ from k3bench.serving.trtllm.commands import Commands, text_of
 from k3bench.serving.trtllm.settings import spec_of
 from k3bench.submit import job_of
 
-ARMS: tuple[Arm, Arm] = ("before", "after")
 #: Name of the log, and the arm that lives: as `k3bench verify` asks them.
 GREEDY_LIVES: tuple[tuple[str, Arm], ...] = (("before", "before"), ("after", "after"), ("before-again", "before"))
 
