@@ -1,6 +1,7 @@
 #!/bin/sh
-# One observation of recipes/h200-rank93.yaml on a bare machine: Python with torch, triton, numpy, pydantic, PyYAML; no
-# installation. Every stage is one command of at most eight minutes; records gather in $OUT and are packed at its end.
+# One observation of recipes/h200-rank93.yaml on a bare machine: Python with torch, triton, numpy, pydantic, PyYAML, and
+# msgspec for the evidence (it reads traces); no installation. Every stage is one command of at most eight minutes; records
+# gather in $OUT and are packed at its end.
 #
 #   benchmarks/h200_observation.sh obs1 measure     rebuild (an empty Triton cache), then the timed runs
 #   benchmarks/h200_observation.sh zero1 measure    the same with both arms equal, on the same boot
