@@ -92,10 +92,10 @@ EXPERTS = preset("rank-93")
 
 
 def candidates(case: Case, batch: int) -> list[Choice]:
-    """A modest list: the rule's own, its neighbours, and 16-row blocks for the tensor cores."""
+    """A modest list: the rule's own, its neighbours, and blocks for the tensor cores."""
     halves = 2 if case.op == "situ" else 1
     own = choices.rule(case.rows, case.columns, batch, paired=halves == 2)
-    found = [own, *(_mma(case, batch, halves) if case.columns >= 256 else ())]
+    found = [own, *(_mma(case, halves) if case.columns >= 256 else ())]
     if batch <= 4:
         found += _fma(case, batch, halves)
     return list(dict.fromkeys(found))
@@ -122,12 +122,12 @@ def _fma(case: Case, batch: int, halves: int) -> Iterator[Choice]:
         yield from (choice for _, _, choice in sorted(ranked, key=lambda item: item[:2])[:most])
 
 
-def _mma(case: Case, batch: int, halves: int) -> Iterator[Choice]:
-    blocks = [(64, 4), (128, 4), (64, 8), (128, 8), (32, 4), (32, 8)]
-    for block_k, warps in [b for b in blocks if b[0] * b[1] <= case.columns][: 2 if batch == 1 else 6]:
-        steps = -(-case.columns // (block_k * warps))
-        if steps <= 56:
-            yield Choice("mma", 16, block_k, max(1, min(steps, 256 // block_k // halves)), warps)
+def _mma(case: Case, halves: int) -> Iterator[Choice]:
+    pieces, wide = case.columns // 64, case.rows * halves >= 16 * choices.PROCESSORS
+    for each in [w for w in ((1, 2, 4, 8) if wide else (1, 2, 4, 8, 16)) if pieces >= 3 * w][-2:]:
+        for rows in (16, 8) if wide else (8, 4):
+            for ahead in sorted({min(-(-pieces // each), n) for n in ((4, 8) if rows == 16 else (8, 14))}):
+                yield Choice("mma", rows // halves, 64, ahead, each)
 
 
 def operands(case: Case, batch: int, sets: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
@@ -242,9 +242,11 @@ def bank(seed: int) -> Packed:
     )  # fmt: skip
 
 
-def expert_warps(batch: int) -> list[tuple[int, int]]:
-    """Warps of gate-and-up and of down; two spill registers in the loop over experts."""
-    return [(up, down) for up in (2, 4, 8) for down in ((2, 4) if batch == 1 else (4, 8))]
+def expert_blocks() -> Iterator[tuple[Choice, Choice]]:
+    """Warps, and chunks asked for ahead, of gate-and-up and of down."""
+    for up in ((2, 3), (4, 2), (4, 4), (4, 7), (8, 2), (8, 4)):
+        for down in ((4, 1), (4, 2), (4, 3), (8, 1), (8, 2), (8, 3)):
+            yield choices.expert_rule("mma", *up), choices.expert_rule("mma", *down)
 
 
 def expert_inputs(batch: int) -> tuple[torch.Tensor, torch.Tensor, Hits]:
@@ -265,8 +267,7 @@ def expert_ways(batch: int, banks: list[Packed], pdl: bool) -> Iterator[Way]:
     def on_plain_cores(blocks: tuple[Choice, Choice], i: int) -> torch.Tensor:
         return experts_fma.experts(z, mix, hits.table, banks[i], *BETAS, blocks, pdl=pdl)
 
-    for up, down in expert_warps(batch):
-        blocks = choices.expert_rule("mma", up), choices.expert_rule("mma", down)
+    for blocks in expert_blocks():
         yield "mma", blocks, partial(on_tensor_cores, blocks)
     blocks = choices.expert_rule("fma"), choices.expert_rule("fma")
     yield "fma", blocks, partial(on_plain_cores, blocks)
@@ -289,6 +290,7 @@ def tune_experts(batch: int, banks: list[Packed], log: Log, *, pdl: bool, check:
     row: dict[str, object] = {}
     for name, blocks, call in expert_ways(batch, banks, pdl):
         what: dict[str, object] = {"case": "experts", "batch": batch, "way": name, "warps": [b.warps for b in blocks]}
+        what["ahead"] = [b.ahead for b in blocks]
         try:
             gap = apart(call(0), expected)
             log({**what, "gap": gap, "right": gap <= CLOSE})
@@ -306,7 +308,7 @@ def tune_experts(batch: int, banks: list[Packed], log: Log, *, pdl: bool, check:
     row["twin"] = launch_us(lambda i: moe.experts_twin(z, mix, hits, banks[i], *BETAS), len(banks))
     distinct = len(set(seeded_hits(EXPERTS, 5, batch)))
     size = distinct * 3 * EXPERTS.expert_intermediate * EXPERTS.latent * 17 // 32
-    report(f"experts, {distinct} of 8 hit", batch, us, size, row, [b.warps for b in best])
+    report(f"experts, {distinct} of 8 hit", batch, us, size, row, [(b.path, b.warps, b.ahead) for b in best])
     return best
 
 
@@ -316,7 +318,7 @@ def picks(log: Log) -> None:
         logits, bias = torch.randn(batch, 896, device="cuda"), torch.randn(896, device="cuda") * 0.05
         row = {"twin": launch_us(lambda i: moe.pick_twin(logits, bias, 16, 1.0), 1)}  # noqa: B023
         right = torch.equal(moe.pick(logits, bias, 16, 1.0)[0], moe.pick_twin(logits, bias, 16, 1.0)[0])
-        for warps in (1, 2, 4):
+        for warps in (4, 8):
             row[f"{warps} warps"] = launch_us(lambda i: moe.pick(logits, bias, 16, 1.0, warps=warps), 1)  # noqa: B023
         print(f"{'pick 16 of 896':38} b{batch}  right: {right}  " + " ".join(f"{k} {v:.2f} us" for k, v in row.items()))
         log({"case": "pick", "batch": batch, "right": right, **row})

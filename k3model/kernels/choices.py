@@ -23,7 +23,7 @@ BYTES_AHEAD = 7 * 1024
 
 @dataclass(frozen=True)
 class Choice:
-    """Blocks of one launch. `path`: "fma" sums rows on the plain cores, "mma" runs 16 rows on the tensor cores."""
+    """Blocks of one launch. `path`: "fma" sums rows on the plain cores, "mma" multiplies on the tensor cores."""
 
     path: Literal["fma", "mma"]
     block_n: int  # rows of the weight in one program
@@ -38,7 +38,7 @@ def choose(op: str, rows: int, columns: int, batch: int) -> Choice:
     if found is not None:
         return found
     if op.startswith("expert"):
-        return expert_rule("mma", 8 if op == "expert down" and batch > 1 else 4)
+        return expert_rule("mma")
     return rule(rows, columns, batch, paired=op == "situ")
 
 
@@ -48,7 +48,21 @@ def key(op: str, rows: int, columns: int, batch: int) -> str:
 
 
 def rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice:
-    """Blocks for a shape nobody measured: enough programs to fill the card, then as many bytes in flight as fit."""
+    """Blocks for a shape nobody measured."""
+    if batch >= TENSOR_BATCH and columns % 64 == 0 and columns >= 256:
+        return mma_rule(rows, columns, paired=paired)
+    return fma_rule(rows, columns, batch, paired=paired)
+
+
+def mma_rule(rows: int, columns: int, *, paired: bool = False) -> Choice:
+    """Sixteen rows of the weight a program where that fills the card, else eight and more warps on each."""
+    wide = rows * (2 if paired else 1) >= 16 * PROCESSORS
+    warps = 4 if wide else 8
+    return Choice("mma", (16 if wide else 8) // (2 if paired else 1), 64, min(8, -(-columns // (64 * warps))), warps)
+
+
+def fma_rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice:
+    """Enough programs to fill the card, then as many bytes in flight as fit."""
     block_k = max(16, min(1024, columns & -columns))
     if block_k < 128:
         block_k = min(1024, 1 << (columns - 1).bit_length())  # the last piece is masked
@@ -56,15 +70,13 @@ def rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice
     most, block_n = BYTES_AHEAD * warps // (columns * (4 if paired else 2)), 16
     while block_n > 1 and (rows // block_n < PROCESSORS * PROGRAMS_EACH or block_n > most):
         block_n //= 2
-    if batch >= TENSOR_BATCH and rows >= 16 * PROCESSORS and columns % (64 * 4) == 0:
-        return Choice("mma", 16, 64, 2 if paired else 4, 4)
     steps = -(-columns // block_k)
     return Choice("fma", block_n, block_k, steps if batch <= 2 else min(steps, 3), warps)
 
 
-def expert_rule(path: Literal["fma", "mma"], warps: int = 4) -> Choice:
-    """Blocks for MXFP4 experts of any shape. On the tensor cores only the warps are free: fewer hold more registers."""
-    return Choice("mma", 16, 256, 0, warps) if path == "mma" else Choice("fma", 4, 512, 0, 4)
+def expert_rule(path: Literal["fma", "mma"], warps: int = 4, ahead: int = 3) -> Choice:
+    """Blocks for MXFP4 experts of any shape. On the tensor cores only the warps and the chunks ahead are free."""
+    return Choice("mma", 16, 128, ahead, warps) if path == "mma" else Choice("fma", 4, 512, 0, 4)
 
 
 @cache

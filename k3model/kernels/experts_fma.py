@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from k3model.kernels.choices import Choice
-from k3model.kernels.gemv_kernels import situ_rounded
+from k3model.kernels.gemv_fma import situ_rounded
 from k3model.kernels.language import gdc_launch_dependents, gdc_wait, jit, launch, tl
 from k3model.kernels.packed import Packed
 

@@ -1,77 +1,45 @@
 """MXFP4 experts on the tensor cores, each expert read once for all rows that hit it. In, out: as `moe.experts`.
 
-Written in Gluon, Triton's language of explicit layouts, because the point is where bytes lie. A thread loads 16 bytes
-of a row, which are one group of 32 codes, and restores them in place as its share of a 16 x 16 operand: no trip
-through shared memory. Products sum over columns in any order, so columns go in the order in which codes come out of a
-word, and x is taken in the same order. Parts of a row are dealt out to the warps and summed at the end.
-A program has 16 rows of a weight: for gate and up, eight of each. Scales up to two are restored exactly, and weights
-have no larger ones; with one above, results are not finite.
-Out of scope: hits that the device decides (`experts_fma.py`), more than eight rows.
+A program has 16 rows of a weight: for gate and up, eight of each. Only rows of x that hit the expert are read. Parts of
+a row are dealt out to the warps; for down they are summed once, after all experts, so that no expert's own output is
+rounded. Scales up to two are restored exactly, and weights have no larger ones; with one above, results are not finite.
+Layouts: `tiles.py`. Out of scope: hits that the device decides (`experts_fma.py`), more than eight rows.
 """
 
+# Gluon reads the kernels' bodies, not Python: tuples grow by adding, and names change their type.
 # ruff: noqa: RUF005
-# mypy: disable-error-code="assignment, misc, arg-type, index, no-untyped-def"
+# mypy: disable-error-code="assignment, misc, arg-type, index, no-untyped-def, name-defined"
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
+from k3model.kernels import tiles
 from k3model.kernels.choices import Choice
-from k3model.kernels.language import gdc_launch_dependents, gdc_wait, interpreted, launch
+from k3model.kernels.language import gdc_launch_dependents, gdc_wait, launch
 from k3model.kernels.packed import Hits, Packed
-
-try:
-    from triton.experimental import gluon
-    from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon.language.nvidia.ampere import mma_v2
-
-    jit: Callable[..., Any] = gluon.jit
-    constexpr: Callable[..., Any] = gl.constexpr
-    found = not interpreted()
-except ImportError:  # no Triton, or one from before Gluon
-    gl = mma_v2 = None
-    found = False
-
-    def jit(kernel: Callable[..., Any]) -> Any:
-        """Keeps the name."""
-        return kernel
-
-    def constexpr(value: Any) -> Any:
-        """Keeps the value."""
-        return value
-
-
-if gl is not None:
-
-    @gluon.constexpr_function
-    def _mma_layout(parts):
-        return gl.NVMMADistributedLayout([2, 0], [parts, 1, 1], [1, 16, 8])
-
-    @gluon.constexpr_function
-    def _left(parts):
-        return gl.DotOperandLayout(0, _mma_layout(parts), 16)
-
-    @gluon.constexpr_function
-    def _by_group(parts):
-        """`_left` with its bytes as groups of 16: [part, row, group, byte]."""
-        bits = parts.bit_length() - 1
-        return gl.DistributedLinearLayout(
-            reg_bases=[*([0, 0, 0, 1 << i] for i in range(4)), [0, 8, 0, 0], [0, 0, 4, 0]],
-            lane_bases=[[0, 0, 1, 0], [0, 0, 2, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0]],
-            warp_bases=[[1 << i, 0, 0, 0] for i in range(bits)],
-            block_bases=[],
-            shape=[parts, 16, 8, 16],
-        )
-
+from k3model.kernels.tiles import (
+    constexpr,
+    constexpr_function,
+    gl,
+    jit,
+    left,
+    mma_v2,
+    of_last,
+    of_middle,
+    of_parts,
+    right,
+    situ_of_halves,
+    sums,
+)
 
 MAX_ROWS = 8
-#: Bytes of a row that one warp takes at a time: four threads a row, twice 16 bytes each.
-CHUNK = constexpr(128)
-#: The same in columns. A row is whole chunks; they need not come out even over the warps.
-COLUMNS = 256
+#: Bytes of a row that one warp takes at a time: four threads a row, 16 bytes each.
+CHUNK = constexpr(64)
+#: Bytes of one thread: a group of 32 codes with a scale of its own.
+GROUP = constexpr(16)
+#: The same chunk in columns. A row is whole chunks; they need not come out even over the warps.
+COLUMNS = 128
 
 #: A word of four bytes (two codes each) and the group's factor, twice -> four bfloat16 pairs: low codes of bytes 0, 2
 #: and 1, 3, then the high ones. Magnitude bits go to bits 6 to 8, the sign to bit 15: that is 2^-126 times the value,
@@ -101,7 +69,7 @@ def fits(z: torch.Tensor, hits: Hits, packed: Packed) -> bool:
     """Whether these kernels can run: hits known in advance, bfloat16, whole chunks of columns, at most eight rows."""
     latent, inner = packed.w2.shape[1], packed.w13.shape[2]
     shapes = z.shape[0] <= MAX_ROWS and latent % COLUMNS == 0 and inner % COLUMNS == 0
-    return found and shapes and hits.experts is not None and z.dtype == torch.bfloat16
+    return tiles.found and shapes and hits.experts is not None and z.dtype == torch.bfloat16
 
 
 def experts(
@@ -121,146 +89,161 @@ def experts(
     (batch, listed), latent, inner = hits.slots.shape, z.shape[1], packed.w13.shape[2]
     h = torch.empty(listed, batch, inner, device=z.device, dtype=z.dtype)
     out = torch.empty(batch, latent, device=z.device, dtype=z.dtype)
-    pairs = z.view(torch.int32)
-    first, second = (choice.warps for choice in choices)
+    pairs, (up, down) = z.view(torch.int32), choices
     _gate_up[(inner // 8, listed)](
-        pairs, packed.w13, packed.w13_scale, hits.experts, h, pairs.stride(0), beta, linear_beta,
-        K=latent, N=inner, B=batch, PARTS=first, num_warps=first, **launch(pdl),
+        pairs, packed.w13, packed.w13_scale, hits.experts, hits.slots, h, pairs.stride(0), beta, linear_beta,
+        K=latent, N=inner, B=batch, AHEAD=_ahead(up, latent), PARTS=up.warps, num_warps=up.warps, **launch(pdl),
     )  # fmt: skip
     _down[(latent // 16,)](
         h.view(torch.int32), packed.w2, packed.w2_scale, hits.experts, hits.slots, mix, out,
-        mix.stride(0), mix.stride(1),
-        listed, K=inner, N=latent, B=batch, PARTS=second, num_warps=second, **launch(pdl),
+        mix.stride(0), mix.stride(1), listed,
+        K=inner, N=latent, B=batch, AHEAD=_ahead(down, inner), PARTS=down.warps, num_warps=down.warps, **launch(pdl),
     )  # fmt: skip
     return out
 
 
+def _ahead(blocks: Choice, columns: int) -> int:
+    """Chunks that each warp asks for before it uses the first: no more than it has."""
+    return min(blocks.ahead, -(-columns // (COLUMNS * blocks.warps)))
+
+
+@constexpr_function
+def _by_group(parts):
+    """`left` with its bytes as groups: [part, row, group, byte]."""
+    bits = parts.bit_length() - 1
+    return gl.DistributedLinearLayout(
+        reg_bases=[*([0, 0, 0, 1 << i] for i in range(4)), [0, 8, 0, 0]],
+        lane_bases=[[0, 0, 1, 0], [0, 0, 2, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0]],
+        warp_bases=[[1 << i, 0, 0, 0] for i in range(bits)],
+        block_bases=[],
+        shape=[parts, 16, 4, 16],
+    )
+
+
 @jit
 def _gate_up(
-    z, packed, scale, listed_experts, out, z_row, beta, linear_beta,
-    K: gl.constexpr, N: gl.constexpr, B: gl.constexpr, PARTS: gl.constexpr, PDL: gl.constexpr,
+    z, packed, scale, listed_experts, slots, out, z_row, beta, linear_beta,
+    K: gl.constexpr, N: gl.constexpr, B: gl.constexpr, AHEAD: gl.constexpr, PARTS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
-    j = gl.program_id(1)
+    j, listed = gl.program_id(1), gl.num_programs(1)
     expert = gl.load(listed_experts + j).to(gl.int64)
-    left: gl.constexpr = _left(PARTS)
-    r = gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, left)))[None, :, None]
-    row = (r // 8) * N + gl.program_id(0) * 8 + r % 8
-    tiles = _weights(packed + expert * (N * K), row, True, K, PARTS)
-    r4 = gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, _by_group(PARTS)))))[
-        None, :, None
-    ]
-    row4 = (r4 // 8) * N + gl.program_id(0) * 8 + r4 % 8
-    scales = _scales(scale + expert * (N * K // 16), row4, True, K, PARTS)
+    own: gl.constexpr = left(PARTS, GROUP)
+    scales: gl.constexpr = gl.SliceLayout(3, _by_group(PARTS))
+    r, r_scale = of_middle(own, 16), of_middle(scales, 16)
+    first = gl.program_id(0) * 8
+    at = packed + expert * (N * K) + _byte((r // 8) * N + first + r % 8, own, CHUNK, K // 2, PARTS)
+    scale_at = scale + expert * (N * K // 16)
+    scale_at += _byte((r_scale // 8) * N + first + r_scale % 8, scales, CHUNK // GROUP, K // 32, PARTS)
+    STEPS: gl.constexpr = (K // 2 + PARTS * CHUNK - 1) // (PARTS * CHUNK)
+    asked = ()
+    for s in gl.static_range(AHEAD):
+        asked = asked + (_ask(at, scale_at, s, True, K, PARTS),)
     if PDL:
         gdc_wait()
-    y = _product(z, z_row, tiles, scales, K, B, PARTS)
-    halves = gl.reshape(y, [2, 8, 8])
-    layout: gl.constexpr = halves.type.layout
-    half = gl.arange(0, 2, layout=gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
+    x_layout: gl.constexpr = right(PARTS, GROUP)
+    b = of_last(x_layout, 8)
+    hit = gl.load(slots + b * listed + j, b < B, -1) >= 0
+    x_at = z + b * z_row + of_parts(x_layout, PARTS) * CHUNK + of_middle(x_layout, CHUNK)
+    acc = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
+    for s in gl.static_range(STEPS):
+        now = asked[0]
+        asked = asked[1:]
+        if s + AHEAD < STEPS:
+            asked = asked + (_ask(at, scale_at, s + AHEAD, True, K, PARTS),)
+        acc = _add_product(acc, now, x_at, hit, s, K, PARTS)
     dtype: gl.constexpr = out.dtype.element_ty
-    a = gl.sum(gl.where(half == 0, halves, 0.0), 0).to(dtype).to(gl.float32)
-    u = gl.sum(gl.where(half == 1, halves, 0.0), 0).to(dtype).to(gl.float32)
-    h = (2.0 * _sigmoid(2.0 * a / beta) - 1.0) * _sigmoid(a) * (2.0 * _sigmoid(2.0 * u / linear_beta) - 1.0)
-    at: gl.constexpr = h.type.layout
-    n = gl.program_id(0) * 8 + gl.arange(0, 8, layout=gl.SliceLayout(1, at))[:, None]
-    b = gl.arange(0, 8, layout=gl.SliceLayout(0, at))[None, :]
-    gl.store(out + (j * B + b) * N + n, (h * (beta * linear_beta)).to(dtype), mask=b < B)
+    h = situ_of_halves(gl.sum(acc, 0), beta, linear_beta, dtype)
+    n = first + gl.arange(0, 8, layout=gl.SliceLayout(1, h.type.layout))[:, None]
+    row = gl.arange(0, 8, layout=gl.SliceLayout(0, h.type.layout))[None, :]
+    gl.store(out + (j * B + row) * N + n, h.to(dtype), mask=row < B)
 
 
 @jit
 def _down(
-    h, packed, scale, listed_experts, slots, mix, out, mix_row, mix_slot,
-    J, K: gl.constexpr, N: gl.constexpr, B: gl.constexpr, PARTS: gl.constexpr, PDL: gl.constexpr,
+    h, packed, scale, listed_experts, slots, mix, out, mix_row, mix_slot, J,
+    K: gl.constexpr, N: gl.constexpr, B: gl.constexpr, AHEAD: gl.constexpr, PARTS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Experts one after the other, ascending; the next one's weights are asked for before this one's are used."""
+    """Experts one after the other, ascending; the next one's weights are asked for while this one's are used."""
     if PDL:
         gdc_launch_dependents()
-    left: gl.constexpr = _left(PARTS)
-    row = gl.program_id(0) * 16 + gl.arange(0, 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, left)))[None, :, None]
-    slice4: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, _by_group(PARTS))))
-    row4 = gl.program_id(0) * 16 + gl.arange(0, 16, layout=slice4)[None, :, None]
+    own: gl.constexpr = left(PARTS, GROUP)
+    scales: gl.constexpr = gl.SliceLayout(3, _by_group(PARTS))
+    first = gl.program_id(0) * 16
+    at = packed + _byte(first + of_middle(own, 16), own, CHUNK, K // 2, PARTS)
+    scale_at = scale + _byte(first + of_middle(scales, 16), scales, CHUNK // GROUP, K // 32, PARTS)
     expert = gl.load(listed_experts).to(gl.int64)
-    tiles = _weights(packed + expert * (N * K // 2), row, True, K, PARTS)
-    scales = _scales(scale + expert * (N * K // 32), row4, True, K, PARTS)
+    here, scales_here = at + expert * (N * K // 2), scale_at + expert * (N * K // 32)
+    STEPS: gl.constexpr = (K // 2 + PARTS * CHUNK - 1) // (PARTS * CHUNK)
+    asked = ()
+    for s in gl.static_range(AHEAD):
+        asked = asked + (_ask(here, scales_here, s, True, K, PARTS),)
     if PDL:
         gdc_wait()
-    at: gl.constexpr = gl.SliceLayout(0, _mma_layout(PARTS))
-    b = gl.arange(0, 8, layout=gl.SliceLayout(0, at))
-    total = gl.zeros([16, 8], gl.float32, layout=at)
-    dtype: gl.constexpr = out.dtype.element_ty
+    x_layout: gl.constexpr = right(PARTS, GROUP)
+    b = of_last(x_layout, 8)
+    x_at = h + b * (K // 2) + of_parts(x_layout, PARTS) * CHUNK + of_middle(x_layout, CHUNK)
+    row = of_last(sums(PARTS), 8)
+    total = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
     for j in range(J):
-        now, now_scales = tiles, scales
         more = j + 1 < J
-        expert = gl.load(listed_experts + j + 1, mask=more, other=0).to(gl.int64)
-        tiles = _weights(packed + expert * (N * K // 2), row, more, K, PARTS)
-        scales = _scales(scale + expert * (N * K // 32), row4, more, K, PARTS)
-        y = _product(h + j * B * (K // 2), K // 2, now, now_scales, K, B, PARTS).to(dtype).to(gl.float32)
-        slot = gl.load(slots + b * J + j, mask=b < B, other=-1)
-        share = gl.load(mix + b * mix_row + slot * mix_slot, mask=slot >= 0, other=0.0)
-        total += gl.where((slot >= 0)[None, :], y * share[None, :], 0.0)
-    n = gl.program_id(0) * 16 + gl.arange(0, 16, layout=gl.SliceLayout(1, at))
-    gl.store(out + b[None, :] * N + n[:, None], total.to(dtype), mask=(b < B)[None, :])
+        expert = gl.load(listed_experts + j + 1, more, 0).to(gl.int64)
+        there, scales_there = at + expert * (N * K // 2), scale_at + expert * (N * K // 32)
+        hit = gl.load(slots + b * J + j, b < B, -1) >= 0
+        acc = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
+        for s in gl.static_range(STEPS):
+            now = asked[0]
+            asked = asked[1:]
+            if s + AHEAD < STEPS:
+                asked = asked + (_ask(here, scales_here, s + AHEAD, True, K, PARTS),)
+            else:
+                asked = asked + (_ask(there, scales_there, s + AHEAD - STEPS, more, K, PARTS),)
+            acc = _add_product(acc, now, x_at, hit, s, K, PARTS)
+        slot = gl.load(slots + row * J + j, row < B, -1)
+        total += acc * gl.load(mix + row * mix_row + slot * mix_slot, slot >= 0, 0.0)
+        here, scales_here, x_at = there, scales_there, x_at + B * (K // 2)
+    y = gl.sum(total, 0)
+    n = first + gl.arange(0, 16, layout=gl.SliceLayout(1, y.type.layout))[:, None]
+    column = gl.arange(0, 8, layout=gl.SliceLayout(0, y.type.layout))[None, :]
+    gl.store(out + column * N + n, y.to(out.dtype.element_ty), mask=column < B)
 
 
 @jit
-def _weights(packed, row, wanted, K: gl.constexpr, PARTS: gl.constexpr):
-    """All of 16 rows' bytes, a tuple of [part, row, CHUNK] as operands; `row` [1, 16, 1]."""
-    left: gl.constexpr = _left(PARTS)
-    part = gl.arange(0, PARTS, layout=gl.SliceLayout(1, gl.SliceLayout(2, left)))[:, None, None]
-    byte = gl.arange(0, CHUNK, layout=gl.SliceLayout(0, gl.SliceLayout(1, left)))[None, None, :]
-    at = packed + row * (K // 2) + part * CHUNK + byte
-    tiles = ()
-    for start in gl.static_range(0, K // 2, PARTS * CHUNK):
-        inside = (part * CHUNK + start < K // 2) & (row >= 0) & (byte >= 0) & wanted
-        tiles = tiles + (gl.load(at + start, mask=inside, other=0, eviction_policy="evict_first"),)
-    return tiles
+def _byte(row, layout: gl.constexpr, SIZE: gl.constexpr, PITCH: gl.constexpr, PARTS: gl.constexpr):
+    """Where each value of the first chunk lies: [PARTS, 16, SIZE]; a row has PITCH of them."""
+    return row * PITCH + of_parts(layout, PARTS) * SIZE + of_last(layout, SIZE)
 
 
 @jit
-def _scales(scale, row, wanted, K: gl.constexpr, PARTS: gl.constexpr):
-    """The same of the scales, one a group of 16 bytes: [part, row, CHUNK / 16] as bfloat16; `row` [1, 16, 1]."""
-    layout: gl.constexpr = gl.SliceLayout(3, _by_group(PARTS))
-    part = gl.arange(0, PARTS, layout=gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
-    group = gl.arange(0, CHUNK // 16, layout=gl.SliceLayout(0, gl.SliceLayout(1, layout)))[None, None, :]
-    at = scale + row * (K // 32) + part * (CHUNK // 16) + group
-    found_scales = ()
-    for start in gl.static_range(0, K // 32, PARTS * (CHUNK // 16)):
-        inside = (part * (CHUNK // 16) + start < K // 32) & (row >= 0) & (group >= 0) & wanted
-        found_scales = found_scales + (gl.load(at + start, mask=inside, other=0),)
-    return found_scales
+def _ask(at, scale_at, step, wanted, K: gl.constexpr, PARTS: gl.constexpr):
+    """Bytes [part, row, CHUNK] of one step and their scales, one a group, as bfloat16's exponent in an int32."""
+    start: gl.constexpr = step * PARTS * CHUNK
+    own: gl.constexpr = left(PARTS, GROUP)
+    scales: gl.constexpr = gl.SliceLayout(3, _by_group(PARTS))
+    whole: gl.constexpr = start + PARTS * CHUNK <= K // 2
+    inside = wanted & ((of_parts(own, PARTS) * CHUNK + start < K // 2) if not whole else True)
+    scales_inside = wanted & ((of_parts(scales, PARTS) * CHUNK + start < K // 2) if not whole else True)
+    codes = gl.load(at + start, inside, 0, eviction_policy="evict_first")
+    return codes, gl.load(scale_at + start // GROUP, scales_inside, 0)
 
 
 @jit
-def _product(x, x_row, tiles, scales, K: gl.constexpr, B: gl.constexpr, PARTS: gl.constexpr):
-    """[16 rows, 8 columns of x] in float32. x [B, K / 2] words of two neighbouring columns."""
-    mma: gl.constexpr = _mma_layout(PARTS)
-    left: gl.constexpr = _left(PARTS)
-    right: gl.constexpr = gl.DotOperandLayout(1, mma, 16)
-    part = gl.arange(0, PARTS, layout=gl.SliceLayout(1, gl.SliceLayout(2, right)))[:, None, None]
-    byte = gl.arange(0, CHUNK, layout=gl.SliceLayout(0, gl.SliceLayout(2, right)))[None, :, None]
-    b = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, right)))[None, None, :]
-    at = x + b * x_row + part * CHUNK + byte
-    acc = gl.zeros([PARTS, 16, 8], gl.float32, layout=mma)
-    for s in gl.static_range(len(tiles)):
-        inside = (b < B) & (part * CHUNK + s * PARTS * CHUNK < K // 2) & (byte >= 0)
-        words = gl.load(at + s * PARTS * CHUNK, mask=inside, other=0)
-        even, odd = gl.inline_asm_elementwise(
-            DEAL, "=r,=r,=r,=r,r,r,r,r", [words], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=4
-        )
-        # 2^126 times the scale; a scale above two makes it infinite, which shows.
-        code = (gl.minimum(scales[s].to(gl.int32) + 126, 255) << 7).to(gl.int16).to(gl.bfloat16, bitcast=True)
-        spread = gl.reshape(gl.expand_dims(code, 3).broadcast_to([PARTS, 16, CHUNK // 16, 16]), [PARTS, 16, CHUNK])
-        factor = gl.convert_layout(spread, left, assert_trivial=True)
-        low, high = gl.inline_asm_elementwise(
-            RESTORE, "=r,=r,=r,=r,r,r,r", [tiles[s], factor], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=4
-        )
-        acc = mma_v2(low, even, acc)
-        acc = mma_v2(high, odd, acc)
-    return gl.sum(acc, 0)
-
-
-@jit
-def _sigmoid(x):
-    return 1.0 / (1.0 + gl.exp(-x))
+def _add_product(acc, now, x_at, hit, step, K: gl.constexpr, PARTS: gl.constexpr):
+    """acc [part, 16, 8] plus one step's product with x, words of two neighbouring columns."""
+    start: gl.constexpr = step * PARTS * CHUNK
+    x_layout: gl.constexpr = right(PARTS, GROUP)
+    if start + PARTS * CHUNK > K // 2:
+        hit = hit & (of_parts(x_layout, PARTS) * CHUNK + start < K // 2)
+    words = gl.load(x_at + start, hit, 0)
+    even, odd = gl.inline_asm_elementwise(
+        DEAL, "=r,=r,=r,=r,r,r,r,r", [words], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=4
+    )
+    # 2^126 times the scale; a scale above two makes it infinite, which shows.
+    code = (gl.minimum(now[1].to(gl.int32) + 126, 255) << 7).to(gl.int16).to(gl.bfloat16, bitcast=True)
+    by_byte = gl.expand_dims(code, 3).broadcast_to([PARTS, 16, CHUNK // GROUP, GROUP])
+    factor = gl.convert_layout(gl.reshape(by_byte, [PARTS, 16, CHUNK]), left(PARTS, GROUP), assert_trivial=True)
+    low, high = gl.inline_asm_elementwise(
+        RESTORE, "=r,=r,=r,=r,r,r,r", [now[0], factor], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=4
+    )
+    return mma_v2(high, odd, mma_v2(low, even, acc))

@@ -4,8 +4,8 @@
     norm_linear   rms_norm(x) W^T       situ_linear   situ(x W^T), W = [gate | up]
 
 Two paths, chosen by shape (`choices.py`). "fma": a program has a few rows of W, asks for all of them at once in
-16-byte loads, and sums each row in float32. "mma": 16 rows, the columns dealt out to the warps, products on the tensor
-cores with the batch as their eight columns. Weights are asked for before the wait for the kernel ahead, so with
+16-byte loads, and sums each row in float32. "mma": up to 16 rows, the columns dealt out to the warps, products on the
+tensor cores with the batch as their eight columns. Weights are asked for before the wait for the kernel ahead, so with
 programmatic dependent launch memory stays busy across launches. Out of scope: more rows than MAX_ROWS (cuBLAS).
 """
 
@@ -16,9 +16,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from k3model.kernels.choices import Choice, choose
-from k3model.kernels.gemv_kernels import gemv_fma, gemv_mma
-from k3model.kernels.language import interpreted, launch
+from k3model.kernels import tiles
+from k3model.kernels.choices import Choice, choose, fma_rule
+from k3model.kernels.gemv_fma import gemv_fma
+from k3model.kernels.gemv_mma import PIECE, gemv_mma
+from k3model.kernels.language import launch
 from k3model.pointwise import linear_wide as linear_wide_twin
 from k3model.pointwise import rms_norm, situ
 from k3model.streams import in_side_leg
@@ -103,18 +105,29 @@ def _launch(
     (batch, columns), paired = x.shape, op == "situ"
     rows = weight.shape[0] // (2 if paired else 1)
     blocks = choice or choose(op, rows, columns, batch)
+    if blocks.path == "mma" and not on_tensor_cores(x, columns):
+        blocks = fma_rule(rows, columns, batch, paired=paired)
     out = torch.empty(batch, rows, device=x.device, dtype=dtype)
     shapes: dict[str, Any] = {"K": columns, "B": batch, "PAIR": paired, "NORM": norm is not None}
-    shapes |= {"BLOCK_N": blocks.block_n, "BLOCK_K": blocks.block_k, "EVEN": rows % blocks.block_n == 0}
+    shapes |= {"BLOCK_N": blocks.block_n, "EVEN": rows % blocks.block_n == 0}
     programs = of = -(-rows // blocks.block_n)
     if side_programs and in_side_leg():
         programs = min(side_programs, of)
-    pieces = -(-columns // (blocks.block_k * (blocks.warps if blocks.path == "mma" else 1)))
-    kernel = gemv_mma if blocks.path == "mma" else gemv_fma
     if blocks.path == "mma":
-        shapes |= {"PARTS": blocks.warps, "UPCAST": interpreted() or x.dtype != torch.bfloat16}
+        kernel, pieces = gemv_mma, -(-columns // (blocks.block_k * blocks.warps))
+        shapes |= {"PARTS": blocks.warps}
+        if blocks.block_n > (8 if paired else 16):
+            raise ValueError(f"{blocks}: a program has sixteen rows of the weight, with SiTU eight outputs")
+    else:
+        kernel, pieces = gemv_fma, -(-columns // blocks.block_k)
+        shapes |= {"BLOCK_K": blocks.block_k}
     kernel[(programs,)](
         x, weight, out, weight if norm is None else norm, x.stride(0), rows, eps, *betas,
         AHEAD=min(blocks.ahead, pieces), LOOP=programs < of, num_warps=blocks.warps, **shapes, **launch(pdl),
     )  # fmt: skip
     return out
+
+
+def on_tensor_cores(x: torch.Tensor, columns: int) -> bool:
+    """Whether the path "mma" can run: bfloat16, whole pieces of columns, a Triton with Gluon."""
+    return tiles.found and x.dtype == torch.bfloat16 and columns % int(PIECE) == 0

@@ -1,11 +1,12 @@
-"""Triton's side of `gemv.py`: the two paths, for a weight [N, K], or [2N, K] if PAIR (gate rows, then up rows).
+"""Row GEMV on the plain cores, for a weight [N, K], or [2N, K] if PAIR (gate rows, then up rows).
 
 A program takes one block of rows, or with LOOP every so many-th, so that a launch can be kept to part of the card; a
 block is computed alike either way. AHEAD pieces of the weight are asked for before the first is used.
+Out of scope: the tensor cores (`gemv_mma.py`), which path serves which shape (`choices.py`).
 """
 
 # Triton reads the kernels' bodies, not Python: tuples grow by adding, and names change their type.
-# ruff: noqa: RUF005, SIM108, B007
+# ruff: noqa: RUF005, B007
 # mypy: disable-error-code="assignment, misc, arg-type, index, no-untyped-def"
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def gemv_fma(
     K: tl.constexpr, B: tl.constexpr, PAIR: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, EVEN: tl.constexpr, AHEAD: tl.constexpr, LOOP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Rows on the plain cores."""
+    """One row of a weight after the other."""
     block, every = tl.program_id(0), tl.num_programs(0)
     _fma_block(block, x, w, out, norm, x_row, N, eps, beta, linear_beta, K, B, PAIR, NORM, BLOCK_N, BLOCK_K, EVEN, AHEAD, PDL)  # fmt: skip  # noqa: E501
     if LOOP:
@@ -118,90 +119,3 @@ def situ_rounded(gate, up, beta, linear_beta, dtype: tl.constexpr):
     a, u = gate.to(dtype).to(tl.float32), up.to(dtype).to(tl.float32)
     bounded = (2.0 * tl.sigmoid(2.0 * a / beta) - 1.0) * tl.sigmoid(a)
     return bounded * (2.0 * tl.sigmoid(2.0 * u / linear_beta) - 1.0) * (beta * linear_beta)
-
-
-@jit
-def gemv_mma(
-    x, w, out, norm, x_row, N, eps, beta, linear_beta,
-    K: tl.constexpr, B: tl.constexpr, PAIR: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN: tl.constexpr, AHEAD: tl.constexpr, LOOP: tl.constexpr, PDL: tl.constexpr,
-    PARTS: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    """Rows in sixteens on the tensor cores."""
-    block, every = tl.program_id(0), tl.num_programs(0)
-    _mma_block(block, x, w, out, norm, x_row, N, eps, beta, linear_beta, K, B, PAIR, NORM, BLOCK_N, BLOCK_K, EVEN, AHEAD, PDL, PARTS, UPCAST)  # fmt: skip  # noqa: E501
-    if LOOP:
-        block += every
-        while block * BLOCK_N < N:
-            _mma_block(block, x, w, out, norm, x_row, N, eps, beta, linear_beta, K, B, PAIR, NORM, BLOCK_N, BLOCK_K, EVEN, AHEAD, False, PARTS, UPCAST)  # fmt: skip  # noqa: E501
-            block += every
-
-
-@jit
-def _mma_block(
-    block, x, w, out, norm, x_row, N, eps, beta, linear_beta,
-    K: tl.constexpr, B: tl.constexpr, PAIR: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
-    PARTS: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    """Part p of a piece's columns is warp p's: a batched product [part, row, k] x [part, k, b], parts summed last."""
-    WIDTH: tl.constexpr = PARTS * BLOCK_K
-    STEPS: tl.constexpr = (K + WIDTH - 1) // WIDTH
-    HALVES: tl.constexpr = 2 if PAIR else 1
-    row, b = block * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, 8)
-    part, k = (tl.arange(0, PARTS) * BLOCK_K)[:, None, None], tl.arange(0, BLOCK_K)
-    column, inside = part + k[None, None, :], (row < N)[None, :, None]
-    at = w + row[None, :, None] * K + column
-    x_column, filled = part + k[None, :, None], (b < B)[None, None, :]
-    x_at = x + x_column + b[None, None, :] * x_row
-    if PDL:
-        gdc_launch_dependents()  # the next kernel may ask for its weights as soon as this one has asked for its own
-    tiles = ()
-    for s in tl.static_range(AHEAD):
-        for half in tl.static_range(HALVES):
-            tiles = tiles + (_weights(at + half * N * K, inside, column, s * WIDTH, K, EVEN, WIDTH),)
-    if PDL:
-        gdc_wait()
-    if NORM:
-        scale = _rms_scales(x, x_row, eps, K, B)
-    gate = tl.zeros([PARTS, BLOCK_N, 8], tl.float32)
-    up = tl.zeros([PARTS, BLOCK_N, 8], tl.float32)
-    for s in tl.static_range(STEPS):
-        v = tl.load(x_at + s * WIDTH, mask=filled & (x_column + s * WIDTH < K), other=0.0)
-        if NORM:
-            g = tl.load(norm + x_column + s * WIDTH, mask=x_column + s * WIDTH < K, other=0.0)
-            v = (v.to(tl.float32) * scale[None, None, :] * g.to(tl.float32)).to(x.dtype.element_ty)
-        gate = _product(tiles[0], v, gate, UPCAST)
-        if PAIR:
-            up = _product(tiles[1], v, up, UPCAST)
-        tiles = tiles[HALVES:]
-        if s + AHEAD < STEPS:
-            for half in tl.static_range(HALVES):
-                tiles = tiles + (_weights(at + half * N * K, inside, column, (s + AHEAD) * WIDTH, K, EVEN, WIDTH),)
-    y = tl.sum(gate, 0)
-    if PAIR:
-        y = situ_rounded(y, tl.sum(up, 0), beta, linear_beta, out.dtype.element_ty)
-    tl.store(
-        out + b[None, :] * N + row[:, None], y.to(out.dtype.element_ty), mask=(b < B)[None, :] & (row < N)[:, None]
-    )
-
-
-@jit
-def _product(a, b, acc, UPCAST: tl.constexpr):
-    """a b + acc in float32. The interpreter cannot multiply bfloat16 matrices; float32 ones must not lose bits."""
-    if UPCAST:
-        acc = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
-    else:
-        acc = tl.dot(a, b, acc)
-    return acc
-
-
-@jit
-def _rms_scales(x, x_row, eps, K: tl.constexpr, B: tl.constexpr):
-    """1 / rms of each of eight rows."""
-    b, k = tl.arange(0, 8)[:, None], tl.arange(0, 256)[None, :]
-    squares = tl.zeros([8, 256], tl.float32)
-    for start in tl.static_range(0, K, 256):
-        v = tl.load(x + b * x_row + start + k, mask=(b < B) & (start + k < K), other=0.0).to(tl.float32)
-        squares += v * v
-    return tl.rsqrt(tl.sum(squares, 1) / K + eps)

@@ -1,0 +1,158 @@
+"""Row GEMV on the tensor cores, for a weight [N, K], or [2N, K] if PAIR (gate rows, then up rows). Layouts: `tiles.py`.
+
+A program has up to 16 rows of the weight, with PAIR up to eight of each half; its warps take 64 columns of each in
+turn, AHEAD such pieces asked for before the first is used. Every row of x is an operand of all 16.
+RMSNorm: the sum of squares of a row is its product with itself, so it comes from the tensor cores as well; the norm's
+weight multiplies x before, 1 / rms the sum after, in float32. Out of scope: columns that are no multiple of 64.
+"""
+
+# Gluon reads the kernels' bodies, not Python: tuples grow by adding, and names change their type.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment, misc, arg-type, index, no-untyped-def, name-defined"
+
+from __future__ import annotations
+
+from k3model.kernels.language import gdc_launch_dependents, gdc_wait
+from k3model.kernels.tiles import (
+    constexpr,
+    gl,
+    jit,
+    left,
+    mma_v2,
+    of_last,
+    of_middle,
+    of_parts,
+    right,
+    situ_of_halves,
+    sums,
+)
+
+#: Columns that one warp takes at a time.
+PIECE = constexpr(64)
+#: bfloat16 values in 16 bytes.
+TOGETHER = constexpr(8)
+#: Pieces of x that are asked for before the first is used: they come from a cache.
+X_AHEAD = constexpr(2)
+
+
+@jit
+def gemv_mma(
+    x, w, out, norm, x_row, N, eps, beta, linear_beta,
+    K: gl.constexpr, B: gl.constexpr, PAIR: gl.constexpr, NORM: gl.constexpr, BLOCK_N: gl.constexpr,
+    EVEN: gl.constexpr, AHEAD: gl.constexpr, PARTS: gl.constexpr, LOOP: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """A program takes one block of rows, or with LOOP every so many-th; a block is computed alike either way."""
+    block, every = gl.program_id(0), gl.num_programs(0)
+    _block(block, x, w, out, norm, x_row, N, eps, beta, linear_beta, K, B, PAIR, NORM, BLOCK_N, EVEN, AHEAD, PARTS, PDL)
+    if LOOP:
+        block += every
+        while block * BLOCK_N < N:
+            _block(
+                block,
+                x,
+                w,
+                out,
+                norm,
+                x_row,
+                N,
+                eps,
+                beta,
+                linear_beta,
+                K,
+                B,
+                PAIR,
+                NORM,
+                BLOCK_N,
+                EVEN,
+                AHEAD,
+                PARTS,
+                False,
+            )
+            block += every
+
+
+@jit
+def _block(
+    block, x, w, out, norm, x_row, N, eps, beta, linear_beta,
+    K: gl.constexpr, B: gl.constexpr, PAIR: gl.constexpr, NORM: gl.constexpr, BLOCK_N: gl.constexpr,
+    EVEN: gl.constexpr, AHEAD: gl.constexpr, PARTS: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    WIDTH: gl.constexpr = PARTS * PIECE
+    STEPS: gl.constexpr = (K + WIDTH - 1) // WIDTH
+    WHOLE: gl.constexpr = EVEN and (8 if PAIR else 16) == BLOCK_N
+    a: gl.constexpr = left(PARTS, TOGETHER)
+    r = of_middle(a, 16)
+    if PAIR:
+        row = block * BLOCK_N + r % 8
+        wanted = (r % 8 < BLOCK_N) & (row < N)
+        row += (r // 8) * N
+    else:
+        row = block * BLOCK_N + r
+        wanted = (r < BLOCK_N) & (row < N)
+    at = w + row * K + of_parts(a, PARTS) * PIECE + of_last(a, PIECE)
+    part = of_parts(a, PARTS) * PIECE
+    if PDL:
+        gdc_launch_dependents()  # the next kernel may ask for its weights as soon as this one has asked for its own
+    tiles = ()
+    for s in gl.static_range(AHEAD):
+        tiles = tiles + (_piece(at, wanted, part, s * WIDTH, K, PARTS, WHOLE, True),)
+    if PDL:
+        gdc_wait()
+    b: gl.constexpr = right(PARTS, TOGETHER)
+    x_part = of_parts(b, PARTS) * PIECE
+    column = x_part + of_middle(b, PIECE)
+    filled = of_last(b, 8) < B
+    x_at = x + of_last(b, 8) * x_row + column
+    own_at = x + r * x_row + part + of_last(a, PIECE)
+    pieces = ()
+    for s in gl.static_range(X_AHEAD):
+        pieces = pieces + (_piece(x_at, filled, x_part, s * WIDTH, K, PARTS, B == 8, False),)
+    acc = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
+    squares = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
+    for s in gl.static_range(STEPS):
+        tile, v = tiles[0], pieces[0]
+        tiles, pieces = tiles[1:], pieces[1:]
+        if s + AHEAD < STEPS:
+            tiles = tiles + (_piece(at, wanted, part, (s + AHEAD) * WIDTH, K, PARTS, WHOLE, True),)
+        if s + X_AHEAD < STEPS:
+            pieces = pieces + (_piece(x_at, filled, x_part, (s + X_AHEAD) * WIDTH, K, PARTS, B == 8, False),)
+        if NORM:
+            squares = mma_v2(_piece(own_at, r < B, part, s * WIDTH, K, PARTS, False, False), v, squares)
+            v = v * _piece(norm + column, column >= 0, x_part, s * WIDTH, K, PARTS, True, False)
+        acc = mma_v2(tile, v, acc)
+    y = gl.sum(acc, 0)
+    if NORM:
+        y = y * _rms_scale(gl.sum(squares, 0), eps, K)[None, :]
+    dtype: gl.constexpr = out.dtype.element_ty
+    if PAIR:
+        y = situ_of_halves(y, beta, linear_beta, dtype)
+    at_out: gl.constexpr = y.type.layout
+    n = gl.arange(0, y.shape[0], layout=gl.SliceLayout(1, at_out))[:, None]
+    col = gl.arange(0, 8, layout=gl.SliceLayout(0, at_out))[None, :]
+    n_out = block * BLOCK_N + n
+    gl.store(out + col * N + n_out, y.to(dtype), mask=(col < B) & (n < BLOCK_N) & (n_out < N))
+
+
+@jit
+def _piece(
+    at, wanted, part, start, K: gl.constexpr, PARTS: gl.constexpr, ALL: gl.constexpr, ONCE: gl.constexpr
+):  # fmt: skip
+    """One piece of every warp; without a mask, which costs registers and moves, where nothing is outside.
+
+    Weights are read ONCE and not worth keeping in the caches.
+    """
+    KEEP: gl.constexpr = "evict_first" if ONCE else ""
+    if start + PARTS * PIECE > K:
+        return gl.load(at + start, wanted & (part + start < K), 0.0, eviction_policy=KEEP)
+    if ALL:
+        return gl.load(at + start, eviction_policy=KEEP)
+    return gl.load(at + start, wanted, 0.0, eviction_policy=KEEP)
+
+
+@jit
+def _rms_scale(products, eps, K: gl.constexpr):
+    """products [16, 8] of rows of x with rows of x -> 1 / rms of each of eight."""
+    layout: gl.constexpr = products.type.layout
+    row = gl.arange(0, 16, layout=gl.SliceLayout(1, layout))[:, None]
+    column = gl.arange(0, 8, layout=gl.SliceLayout(0, layout))[None, :]
+    return gl.rsqrt(gl.sum(gl.where(row == column, products, 0.0), 0) / K + eps)
