@@ -28,7 +28,7 @@ if [ "${K3_DRY:-}" ]; then
     mkdir -p "$OUT/dry"
     sed -e '/collectives: distributed/!{/options:/d}' -e 's/preset: .*/preset: '"${DRY_PRESET:-nano}"'/; s/device: .*/device: cpu/; s/context: noise/context: prefill/' \
         -e 's/isl_tokens: .*/isl_tokens: 16/; s/osl_tokens: .*/osl_tokens: 4/; s/levels: .*/levels: [1, 2]/' \
-        -e 's/batches: 2/batches: 5/; s/^blocks: .*/blocks: 1/; s/^blocks_per_allocation: .*/blocks_per_allocation: 1/' \
+        -e 's/batches: 1/batches: 5/; s/^blocks: .*/blocks: 1/; s/^blocks_per_allocation: .*/blocks_per_allocation: 1/' \
         "$recipe" > "$OUT/dry/$(basename "$recipe")"
     recipe=$OUT/dry/$(basename "$recipe")
 fi

@@ -119,7 +119,7 @@ class Workload(Model):
     osl_tokens: Annotated[int, Field(ge=2)]
     levels: Annotated[tuple[Positive, ...], Field(min_length=1)]
     stream_interval: Positive = 1
-    batches: Annotated[int, Field(ge=2)] = 5
+    batches: Annotated[int, Field(ge=1)] = 5
     warmup_batches: Annotated[int, Field(ge=0)] = 1
 
 
@@ -348,8 +348,8 @@ def _impossible_build_of(recipe: Recipe, arm: Any, known: tuple[str, ...]) -> It
         yield f"arms.{arm}.build", problem, "use a build of kind git, wheel or installed"
 
 
-#: A point's value is a median of batches, or rests on so many steps in this process that two batches scatter less.
-LEAST_BATCHES, LEAST_STEPS = 5, 500
+#: A point's value is a median of batches, or rests on so many steps in this process that one batch scatters less.
+LEAST_BATCHES, LEAST_STEPS = 5, 250
 
 
 def _impossible_batches(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
