@@ -8,6 +8,8 @@ Out of scope: who decides which row hits which expert (`hits.py`, `moe.py`).
 
 from __future__ import annotations
 
+from itertools import count
+
 import torch
 
 from k3model.kernels import experts_fma, experts_mma
@@ -27,15 +29,16 @@ def pick_twin(logits: torch.Tensor, bias: torch.Tensor, top_k: int, scale: float
 
 
 def pick(
-    logits: torch.Tensor, bias: torch.Tensor, top_k: int, scale: float, *, pdl: bool = False, warps: int = 1
+    logits: torch.Tensor, bias: torch.Tensor, top_k: int, scale: float, *, pdl: bool = False, warps: int = 8
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same; of equal scores the expert of the lower number goes first."""
     n, experts = logits.shape
     picks = torch.empty(n, top_k, device=logits.device, dtype=torch.int64)
     mix = torch.empty(n, top_k, device=logits.device, dtype=torch.float32)
+    slots = power_of_two(top_k)
+    cuts = next(cuts for cuts in count() if 4 * slots * 4**cuts >= experts)
     _pick[(n,)](
-        logits, bias, picks, mix, scale, E=experts, BLOCK=power_of_two(experts), TOP=top_k, SLOTS=power_of_two(top_k),
-        num_warps=warps, **launch(pdl),
+        logits, bias, picks, mix, scale, E=experts, TOP=top_k, SLOTS=slots, CUTS=cuts, num_warps=warps, **launch(pdl)
     )  # fmt: skip
     return picks, mix
 
@@ -43,27 +46,66 @@ def pick(
 @jit
 def _pick(  # type: ignore[no-untyped-def]
     logits, bias, picks, mix, scale,
-    E: tl.constexpr, BLOCK: tl.constexpr, TOP: tl.constexpr, SLOTS: tl.constexpr, PDL: tl.constexpr,
+    E: tl.constexpr, TOP: tl.constexpr, SLOTS: tl.constexpr, CUTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One warp: a search costs two warp-wide integer reductions, with no barrier."""
-    n, e, slot = tl.program_id(0), tl.arange(0, BLOCK), tl.arange(0, SLOTS)
+    """The best SLOTS experts lie in the SLOTS groups of the best members: keep those, cut each in four, until one each.
+
+    No search waits for the one before it: all groups learn their places at once, by counting the better ones.
+    """
+    n, slot, row = tl.program_id(0), tl.arange(0, SLOTS), tl.arange(0, 4 * SLOTS)
+    first = row * 4**CUTS
+    e = first[:, None] + tl.arange(0, 4**CUTS)[None, :]
     offset = tl.load(bias + e, mask=e < E, other=0.0)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    biased = tl.sigmoid(tl.load(logits + n * E + e, mask=e < E, other=0.0)) + offset
-    # Integers in the order of the floats.
-    bits = biased.to(tl.int32, bitcast=True)
-    order = tl.where(e < E, bits ^ ((bits >> 31) & 0x7FFFFFFF), -0x80000000)
-    found = tl.zeros([SLOTS], tl.int32)
-    for i in tl.static_range(TOP):
-        best = tl.min(tl.where(order == tl.max(order, 0), e, BLOCK), 0)
-        order = tl.where(e == best, -0x80000000, order)
-        found = tl.where(slot == i, best, found)
-    score = tl.sigmoid(tl.load(logits + n * E + found))
+    logits += n * E
+    keys = _keys(logits, offset, first, e, e < E)
+    for cut in tl.static_range(CUTS):
+        keys = _cut(logits, bias, keys, row, E, 4 ** (CUTS - 1 - cut))
+    found = _placed(keys, slot)
+    score = tl.sigmoid(tl.load(logits + found, mask=slot < TOP, other=0.0))
     score = tl.where(slot < TOP, score, 0.0)
     tl.store(picks + n * TOP + slot, found.to(tl.int64), mask=slot < TOP)
     tl.store(mix + n * TOP + slot, score / (tl.sum(score, 0) + 1e-20) * scale, mask=slot < TOP)
+
+
+@jit
+def _keys(logits, offset, first, e, inside):  # type: ignore[no-untyped-def]
+    """Per group its best biased score, then its first expert, lower is better: all bits of both, no two alike.
+
+    They are the fraction of a double between 1 and 2: one comparison each, where 64-bit integers take two.
+    """
+    biased = tl.sigmoid(tl.load(logits + e, mask=inside, other=0.0)) + offset
+    # Integers in the order of the floats.
+    bits = biased.to(tl.int32, bitcast=True)
+    order = tl.where(inside, bits ^ ((bits >> 31) & 0x7FFFFFFF), -0x80000000)
+    fraction = (tl.max(order, 1).to(tl.int64) << 20) + (0xFFFFF - first)
+    return (fraction + (0x3FF8 << 48)).to(tl.float64, bitcast=True)
+
+
+@jit
+def _placed(keys, place):  # type: ignore[no-untyped-def]
+    """The first expert of the group at each place, the best at 0. A key's place is the number of greater ones."""
+    places = tl.sum(tl.where(keys[None, :] > keys[:, None], 1.0, 0.0), 1)
+    low = keys.to(tl.int64, bitcast=True).to(tl.int32)
+    at_place = tl.where(places[None, :] == place.to(tl.float32)[:, None], low[None, :], 0)
+    return 0xFFFFF - (tl.sum(at_place, 1) & 0xFFFFF)
+
+
+@jit
+def _cut(logits, bias, keys, row, E: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Keys of the quarters, WIDTH experts each, of the best groups. Scores are read again, from the nearest cache."""
+    group = _placed(keys, row // 4)
+    first = group + row % 4 * WIDTH
+    if WIDTH == 1:
+        # Four columns of which one counts: a single column would get another layout, and every exchange a copy.
+        e = group[:, None] + tl.arange(0, 4)[None, :]
+        inside = (e < E) & (e == first[:, None])
+    else:
+        e = first[:, None] + tl.arange(0, WIDTH)[None, :]
+        inside = e < E
+    return _keys(logits, tl.load(bias + e, mask=inside, other=0.0), first, e, inside)
 
 
 def experts_twin(

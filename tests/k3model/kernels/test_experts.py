@@ -48,6 +48,34 @@ def test_pick_equals_its_twin(draw: Draw, experts: int, top_k: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("batch", [1, 2, 8])
+@pytest.mark.parametrize(("experts", "top_k"), [(896, 16), (24, 2), (8, 2)])
+@pytest.mark.parametrize("values", [1, 3], ids=["all equal", "three values"])
+def test_of_equal_scores_the_lower_number_is_picked_first(
+    device: torch.device, values: int, experts: int, top_k: int, batch: int
+) -> None:
+    """As a stable sort does, below zero too; equal scores in one group, in several, and more of them than picks."""
+    generator = torch.Generator().manual_seed(values)
+    logits = torch.randint(values, (batch, experts), generator=generator).float().to(device)
+    bias = (torch.randint(values, (experts,), generator=generator) * 0.05 - 0.75).to(device)
+    picks, mix = moe.pick(logits, bias, top_k, 2.5)
+    expected = (logits.sigmoid() + bias).sort(dim=-1, descending=True, stable=True).indices[:, :top_k]
+    assert torch.equal(picks, expected)
+    scores = logits.sigmoid().gather(1, expected)
+    torch.testing.assert_close(mix, 2.5 * scores / scores.sum(-1, keepdim=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stride", [1, 4, 16, 64])
+def test_pick_finds_the_best_wherever_they_lie(draw: Draw, stride: int) -> None:
+    """All picks in one group, or each in its own, worst first in memory."""
+    logits, bias = draw(2, 896, dtype=torch.float32) * 0.1 - 3, torch.zeros(896, device=draw(1).device)
+    logits[:, : 14 * stride : stride] = torch.arange(14.0, device=logits.device) / 8
+    picks, _ = moe.pick(logits, bias, 16, 1.0)
+    assert torch.equal(picks, moe.pick_twin(logits, bias, 16, 1.0)[0])
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("table", [[[1]], [[2], [0], [2]], [[0, 2], [-1, 1]]], ids=["one", "repeated", "two slots"])
 def test_experts_equal_their_twin(draw: Draw, device: torch.device, table: list[list[int]]) -> None:
     """One row; rows that share an expert; slots that hit nothing here."""
