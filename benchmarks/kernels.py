@@ -333,10 +333,11 @@ def norms(log: Log) -> None:
     for batch in BATCHES:
         bank = torch.randn(1, batch, 7168, device="cuda", dtype=torch.bfloat16)
         added, weight = torch.randn_like(bank[0]), torch.ones(7168, device="cuda", dtype=torch.bfloat16)
+        directions, kept = torch.zeros(1, 7168, device="cuda"), norm.Kept.of(bank, 1)
         calls: dict[str, Callable[[int], object]] = {
-            "norm": lambda i: norm.add_mix_norm(bank, 0, (), False, None, weight, EPS),  # noqa: B023
+            "norm": lambda i: norm.add_mix_norm(bank, 0, (), False, directions, None, weight, EPS, kept),  # noqa: B023
             "torch": lambda i: F.rms_norm(bank[0], (7168,), weight, EPS),  # noqa: B023
-            "add, norm": lambda i: norm.add_mix_norm(bank, 0, (added,), False, None, weight, EPS),  # noqa: B023
+            "add, norm": lambda i: norm.add_mix_norm(bank, 0, (added,), False, directions, None, weight, EPS, kept),  # noqa: B023
             "torch add, norm": lambda i: F.rms_norm(bank[0].add_(added), (7168,), weight, EPS),  # noqa: B023
         }
         if liger_rms_norm is not None:
@@ -351,6 +352,26 @@ def norms(log: Log) -> None:
                 log({"case": "norm", "batch": batch, "way": name, "error": f"{type(error).__name__}: {error}"[:500]})
         print(f"{'RMSNorm of 7168':38} b{batch}  " + "  ".join(f"{k} {v:.2f} us" for k, v in row.items()), flush=True)
         log({"case": "norm", "batch": batch, **row})
+
+
+def mixes(log: Log) -> None:
+    """Two addends, the mix of so many snapshots, the norm: by warps of a row's one program, beside torch."""
+    for batch, snapshots in ((b, s) for b in (1, 8) for s in (1, 4, 8)):
+        bank = torch.randn(9, batch, 7168, device="cuda", dtype=torch.bfloat16)
+        others, weight = (torch.randn_like(bank[0]), torch.randn_like(bank[0])), torch.ones_like(bank[0, 0])
+        directions, kept = torch.randn(187, 7168, device="cuda") * 0.01, norm.Kept.of(bank, 187)
+        kept.squares.copy_(bank.float().square().sum(-1))
+        row = {"keep": launch_us(lambda i: norm.keep(kept, bank, 0, directions), 1)}  # noqa: B023
+        for top in range(snapshots):
+            norm.keep(kept, bank, top, directions)
+        told = bank, snapshots, others, True, directions, 3, weight, EPS, kept
+        row["twin"] = launch_us(lambda i: norm.add_mix_norm_twin(*told), 1)  # noqa: B023
+        for warps in (4, 8, 16):
+            row[f"{warps} warps"] = launch_us(lambda i: norm.add_mix_norm(*told, warps=warps), 1)  # noqa: B023
+        gap = apart(norm.add_mix_norm(*told), norm.add_mix_norm_twin(*told))
+        words = "  ".join(f"{k} {v:.2f} us" for k, v in row.items())
+        print(f"{f'add, mix of {snapshots} snapshots, norm':38} b{batch}  gap {gap:.1e}  {words}", flush=True)
+        log({"case": "mix", "batch": batch, "snapshots": snapshots, "gap": gap, **row})
 
 
 def main() -> None:
@@ -404,6 +425,7 @@ def main() -> None:
         if not args.check and not args.only:
             picks(log)
             norms(log)
+            mixes(log)
     if not args.check:
         made = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": version("triton")}
         choices.write(chosen, {**made, "pdl": args.pdl}, args.out / "choices.json")

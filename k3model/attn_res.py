@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from k3model.kernels import Ops
+from k3model.kernels.norm import Kept
 from k3model.pointwise import wide
 from k3model.weights import Weights
 
@@ -22,26 +23,33 @@ class MixPair:
         self.norm = weights.norm(f"{name}_norm", hidden)
         self.proj = weights.matrix(f"{name}_proj", 1, hidden)
 
-    def prepare(self) -> None:
+    def direction(self) -> torch.Tensor:
         """The product, wide, [hidden]."""
-        self.direction = wide(self.norm) * wide(self.proj[0])
+        return wide(self.norm) * wide(self.proj[0])
 
 
 class Residual:
-    """The bookkeeping of one pass through the layers, on a bank [snapshots + 1, n, hidden]."""
+    """The bookkeeping of one pass through the layers, on a bank [snapshots + 1, n, hidden].
 
-    def __init__(self, bank: torch.Tensor, embedded: torch.Tensor, block: int, eps: float, ops: Ops) -> None:
-        self.bank, self.block, self.eps, self.ops = bank, block, eps, ops
+    directions [mixes, hidden] wide: one for each mix, in the order of the mixes.
+    """
+
+    def __init__(
+        self, bank: torch.Tensor, embedded: torch.Tensor, directions: torch.Tensor, block: int, eps: float, ops: Ops
+    ) -> None:
+        self.bank, self.directions, self.block, self.eps, self.ops = bank, directions, block, eps, ops
+        self.kept = Kept.of(bank, len(directions))
         self.top = 0  # row of the running sum
         self.empty = False  # whether that row holds nothing yet
         self.waiting: tuple[torch.Tensor, ...] = ()  # what the next mix adds to it first
         self.mixes: list[int] = []  # candidates of every mix so far
         bank[0].copy_(embedded)
 
-    def attention_input(self, layer: int, pair: MixPair | None, norm: torch.Tensor) -> torch.Tensor:
+    def attention_input(self, layer: int, norm: torch.Tensor) -> torch.Tensor:
         """The mix before attention, then the snapshot if one is due. Layer 0 has no snapshot and takes P itself."""
-        normed = self.mix(pair, norm)
+        normed = self.mix(norm) if layer else self._normed(None, norm)
         if layer % self.block == 0:
+            self.ops.keep(self.kept, self.bank, self.top, self.directions)
             self.top += 1
             self.empty = True
         return normed
@@ -50,13 +58,14 @@ class Residual:
         """P = out if P was just emptied, else P + out; of several tensors the sum. Done with the mix that follows."""
         self.waiting = out if isinstance(out, tuple) else (out,)
 
-    def mix(self, pair: MixPair | None, norm: torch.Tensor) -> torch.Tensor:
+    def mix(self, norm: torch.Tensor) -> torch.Tensor:
         """RMSNorm of: softmax over candidates of <V / rms(V), n p>, applied to V itself."""
-        if pair is not None:
-            self.mixes.append(self.top + 1)
-        direction = None if pair is None else pair.direction
+        self.mixes.append(self.top + 1)
+        return self._normed(len(self.mixes) - 1, norm)
+
+    def _normed(self, which: int | None, norm: torch.Tensor) -> torch.Tensor:
         normed: torch.Tensor = self.ops.add_mix_norm(
-            self.bank, self.top, self.waiting, self.empty, direction, norm, self.eps
+            self.bank, self.top, self.waiting, self.empty, self.directions, which, norm, self.eps, self.kept
         )
         self.waiting, self.empty = (), False
         return normed

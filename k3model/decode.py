@@ -52,9 +52,13 @@ class Layer:
 
     def prepare(self) -> None:
         """Derive what the parts derive."""
-        for part in (self.self_attention_res, self.mlp_res, self.self_attn, self.mlp):
-            if part is not None:
-                part.prepare()
+        for part in (self.self_attn, self.mlp):
+            part.prepare()
+
+    @property
+    def mixes(self) -> list[MixPair]:
+        """In the order in which they are used."""
+        return [pair for pair in (self.self_attention_res, self.mlp_res) if pair is not None]
 
 
 class K3:
@@ -89,7 +93,8 @@ class K3:
         """Derive constants. Call again after new weights are copied into `weights.parts`."""
         for layer in self.layers:
             layer.prepare()
-        self.output_attn_res.prepare()
+        mixes = [*(pair for layer in self.layers for pair in layer.mixes), self.output_attn_res]
+        self.directions = torch.stack([pair.direction() for pair in mixes])
 
     def graph_pool(self) -> Any:
         """One memory pool for all captured steps: they never run at the same time, and results leave by copies.
@@ -145,18 +150,18 @@ class K3:
         config = self.config
         with ranges(self.layers[0].rest_range):
             embedded = F.embedding(tokens, self.embed_tokens)
-            residual = Residual(bank, embedded, config.attn_res_block, config.rms_eps, self.ops)
+            residual = Residual(bank, embedded, self.directions, config.attn_res_block, config.rms_eps, self.ops)
         for layer in self.layers:
             with ranges(layer.rest_range):
-                x = residual.attention_input(layer.index, layer.self_attention_res, layer.input_layernorm)
+                x = residual.attention_input(layer.index, layer.input_layernorm)
             with ranges(layer.attention_range):
                 residual.add(attend(layer, x))
             with ranges(layer.rest_range):
-                x = residual.mix(layer.mlp_res, layer.post_attention_layernorm)
+                x = residual.mix(layer.post_attention_layernorm)
             with ranges(layer.mlp_range):
                 residual.add(feed_forward(layer, x))
         with ranges(self.head_range):
-            x = residual.mix(self.output_attn_res, self.norm)
+            x = residual.mix(self.norm)
             self.mixes = tuple(residual.mixes)
             logits = self.ops.linear_wide(x if keep is None else x[keep], self.lm_head)
             return self.collectives.gather_columns(logits)

@@ -35,6 +35,7 @@ class Ops:
     norm_linear: Op
     situ_linear: Op
     add_mix_norm: Op
+    keep: Op
     kda_stage: Op
     kda_step: Op
     latent_row: Op
@@ -52,6 +53,7 @@ TWINS = Ops(
     norm_linear=gemv.norm_linear_twin,
     situ_linear=gemv.situ_linear_twin,
     add_mix_norm=norm.add_mix_norm_twin,
+    keep=norm.keep_twin,
     kda_stage=kda.kda_stage_twin,
     kda_step=kda.kda_step_twin,
     latent_row=mla.latent_row_twin,
@@ -91,6 +93,7 @@ def _triton(pdl: bool, side_programs: int = 0) -> Ops:
         norm_linear=on(gemv.norm_linear, **few),
         situ_linear=on(gemv.situ_linear, **few),
         add_mix_norm=on(norm.add_mix_norm),
+        keep=on(norm.keep),
         kda_stage=on(kda.kda_stage),
         kda_step=on(kda.kda_step),
         latent_row=on(mla.latent_row),

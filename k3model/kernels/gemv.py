@@ -49,12 +49,19 @@ def linear(
 
 
 def linear_wide(
-    x: torch.Tensor, weight: torch.Tensor, *, pdl: bool = False, side_programs: int = 0, choice: Choice | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    pdl: bool = False,
+    side_programs: int = 0,
+    choice: Choice | None = None,
 ) -> torch.Tensor:
-    """The same, not rounded: float32."""
+    """The same, not rounded: float32; into `out` [B, N] if there is one. The weight may be float32 as well."""
     if x.dim() != 2 or x.shape[0] > MAX_ROWS:
-        return linear_wide_twin(x, weight)
-    return _launch(x, weight, torch.float32, pdl, side_programs, choice)
+        y = linear_wide_twin(x, weight)
+        return y if out is None else out.copy_(y)
+    return _launch(x, weight, torch.float32, pdl, side_programs, choice, out=out)
 
 
 def norm_linear(
@@ -101,13 +108,15 @@ def _launch(
     norm: torch.Tensor | None = None,
     eps: float = 0.0,
     betas: tuple[float, float] = (1.0, 1.0),
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     (batch, columns), paired = x.shape, op == "situ"
     rows = weight.shape[0] // (2 if paired else 1)
     blocks = choice or choose(op, rows, columns, batch)
-    if blocks.path == "mma" and not on_tensor_cores(x, columns):
+    if blocks.path == "mma" and not on_tensor_cores(x, weight):
         blocks = fma_rule(rows, columns, batch, paired=paired)
-    out = torch.empty(batch, rows, device=x.device, dtype=dtype)
+    if out is None:
+        out = torch.empty(batch, rows, device=x.device, dtype=dtype)
     shapes: dict[str, Any] = {"K": columns, "B": batch, "PAIR": paired, "NORM": norm is not None}
     shapes |= {"BLOCK_N": blocks.block_n, "EVEN": rows % blocks.block_n == 0}
     programs = of = -(-rows // blocks.block_n)
@@ -128,6 +137,6 @@ def _launch(
     return out
 
 
-def on_tensor_cores(x: torch.Tensor, columns: int) -> bool:
+def on_tensor_cores(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether the path "mma" can run: bfloat16, whole pieces of columns, a Triton with Gluon."""
-    return tiles.found and x.dtype == torch.bfloat16 and columns % int(PIECE) == 0
+    return tiles.found and x.dtype == weight.dtype == torch.bfloat16 and x.shape[1] % int(PIECE) == 0

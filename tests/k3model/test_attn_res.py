@@ -55,10 +55,10 @@ def test_a_mix_weighs_unnormalised_candidates_by_normalised_scores() -> None:
 def test_a_snapshot_empties_the_running_sum() -> None:
     """The first output after a snapshot replaces P, later ones add; snapshot 0 is the embedding."""
     bank = torch.full((3, 1, 4), 9.0)
-    residual, norm = Residual(bank, torch.ones(1, 4), 2, 0.0, TWINS), torch.ones(4)
-    assert torch.equal(residual.attention_input(0, None, norm), torch.ones(1, 4))
+    residual, norm = Residual(bank, torch.ones(1, 4), torch.zeros(2, 4), 2, 0.0, TWINS), torch.ones(4)
+    assert torch.equal(residual.attention_input(0, norm), torch.ones(1, 4))
     residual.add(torch.full((1, 4), 2.0))
-    residual.mix(None, norm)
+    residual.mix(norm)
     residual.add((torch.full((1, 4), 3.0), torch.full((1, 4), 4.0)))
-    residual.mix(None, norm)
+    residual.mix(norm)
     assert bank[:2, 0, 0].tolist() == [1.0, 9.0]
