@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from k3model.config import K3Config
+from k3model.kernels import experts_mma
 from k3model.kernels.packed import Packed
-from k3model.mxfp4 import GROUP, dequantise
+from k3model.mxfp4 import GROUP, interleave
 from k3model.pointwise import situ, wide
 from k3model.weights import Weights
 
@@ -28,6 +29,7 @@ class ExpertBank:
         self.packed = config.expert_weights == "mxfp4"
         self.dtype = weights.dtype
         inner, latent = config.expert_intermediate, config.latent
+        self.interleaved = self.packed and self._for_tensor_cores(weights.device)
         if self.packed:
             self._place_packed(weights, inner, latent)
         else:
@@ -53,6 +55,19 @@ class ExpertBank:
                     weights.place(f"{self.first + e}.{name}.weight_{kind}", w13, (e, half), full=full)
                 weights.place(f"{self.first + e}.w2.weight_{kind}", w2, (e,), full=(latent, inner // per))
 
+    def _for_tensor_cores(self, device: torch.device) -> bool:
+        """Hits known, kernels that fit, and a share of the experts: all of them may be saved as a checkpoint."""
+        config = self.config
+        known = config.kernels == "triton" and config.routing == "seeded" and self.count < config.experts
+        fits = experts_mma.fits(config.latent, config.expert_intermediate, self.dtype)
+        return known and device.type == "cuda" and fits
+
+    def prepare(self) -> None:
+        """Bytes just filled or loaded, which are in the checkpoint's order, take the order of the kernels; in place."""
+        if self.interleaved:
+            for codes in (*self.w13_packed, *self.w2_packed):
+                codes.copy_(interleave(codes))
+
     w13_packed: torch.Tensor
     w13_scale: torch.Tensor
     w2_packed: torch.Tensor
@@ -61,14 +76,14 @@ class ExpertBank:
     def matrices(self, picked: torch.Tensor | int) -> tuple[torch.Tensor, torch.Tensor]:
         """w13 [.., 2I, L] and w2 [.., L, I] of one expert (a view when plain) or of an index tensor (a gather)."""
         if self.packed:
-            w13 = dequantise(self.w13_packed[picked], self.w13_scale[picked], self.dtype)
-            return w13.flatten(-3, -2), dequantise(self.w2_packed[picked], self.w2_scale[picked], self.dtype)
+            w13, w2 = self.as_packed.matrices(picked, self.dtype)
+            return w13.flatten(-3, -2), w2
         return self.w13[picked].flatten(-3, -2), self.w2[picked]
 
     @property
     def as_packed(self) -> Packed:
         """The bank as kernels take it."""
-        return Packed(self.w13_packed, self.w13_scale, self.w2_packed, self.w2_scale)
+        return Packed(self.w13_packed, self.w13_scale, self.w2_packed, self.w2_scale, self.interleaved)
 
     def held(self, picks: torch.Tensor) -> torch.Tensor:
         """Picks as numbers of held experts, int32; -1 for those held elsewhere."""

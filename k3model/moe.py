@@ -87,7 +87,8 @@ class MoE:
         self.hits = SeededHits(config, layer) if config.routing == "seeded" else None
 
     def prepare(self) -> None:
-        """Nothing to derive."""
+        """Codes of experts take the order that their kernels want."""
+        self.experts.prepare()
 
     def step(self, x: torch.Tensor, forks: Forks) -> FedForward:
         """[B, hidden], a handful of rows, fixed shapes: fit for capture."""

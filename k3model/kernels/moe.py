@@ -16,7 +16,6 @@ from k3model.kernels import experts_fma, experts_mma
 from k3model.kernels.choices import choose, expert_rule
 from k3model.kernels.language import gdc_launch_dependents, gdc_wait, jit, launch, power_of_two, tl
 from k3model.kernels.packed import Hits, Packed
-from k3model.mxfp4 import dequantise
 from k3model.pointwise import situ, wide
 
 
@@ -116,9 +115,8 @@ def experts_twin(
     total = torch.zeros_like(z, dtype=mix.dtype)
     for slot in range(table.shape[1]):
         hit, held = table[:, slot].clamp_min(0), table[:, slot] >= 0
-        w13 = dequantise(packed.w13[hit], packed.w13_scale[hit], z.dtype).flatten(1, 2)
-        w2 = dequantise(packed.w2[hit], packed.w2_scale[hit], z.dtype)
-        h = situ(torch.bmm(w13, z.unsqueeze(-1)).squeeze(-1), beta, linear_beta)
+        w13, w2 = packed.matrices(hit, z.dtype)
+        h = situ(torch.bmm(w13.flatten(1, 2), z.unsqueeze(-1)).squeeze(-1), beta, linear_beta)
         total += wide(torch.bmm(w2, h.unsqueeze(-1)).squeeze(-1)) * (mix[:, slot] * held).unsqueeze(-1)
     return total.to(z.dtype)
 
@@ -133,11 +131,12 @@ def experts(
     *,
     pdl: bool = False,
 ) -> torch.Tensor:
-    """The same in two launches; on the tensor cores, each expert read once, if hits are known and shapes fit."""
+    """The same in two launches; on the tensor cores, each expert read once, if codes are interleaved for them."""
     inner, latent, batch = packed.w13.shape[2], z.shape[1], z.shape[0]
-    blocks = choose("expert up", inner, latent, batch), choose("expert down", latent, inner, batch)
-    if blocks[0].path == "mma" and experts_mma.fits(z, hits, packed):
-        return experts_mma.experts(z, mix, hits, packed, beta, linear_beta, blocks, pdl=pdl)
-    if blocks[0].path == "mma":
+    if not packed.interleaved:
         blocks = expert_rule("fma"), expert_rule("fma")
-    return experts_fma.experts(z, mix, hits.table, packed, beta, linear_beta, blocks, pdl=pdl)
+        return experts_fma.experts(z, mix, hits.table, packed, beta, linear_beta, blocks, pdl=pdl)
+    if batch > experts_mma.MAX_ROWS:
+        return experts_twin(z, mix, hits, packed, beta, linear_beta)
+    blocks = choose("expert up", inner, latent, batch), choose("expert down", latent, inner, batch)
+    return experts_mma.experts(z, mix, hits, packed, beta, linear_beta, blocks, pdl=pdl)

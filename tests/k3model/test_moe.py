@@ -11,7 +11,7 @@ from k3model.config import preset
 from k3model.decode import K3, build
 from k3model.hits import seeded_hits
 from k3model.moe import MoE
-from k3model.mxfp4 import dequantise, quantise
+from k3model.mxfp4 import deinterleave, dequantise, interleave, quantise
 from k3model.pointwise import situ
 from k3model.policy import policy
 from k3model.streams import Forks
@@ -104,3 +104,26 @@ def test_mxfp4_survives_a_round_trip() -> None:
     again = dequantise(*quantise(restored), torch.float32)
     assert torch.equal(restored, again)
     assert ((restored - matrix).abs() < 2 * torch.exp2(scale.float() - 127).repeat_interleave(32, 1)).all()
+
+
+def test_interleaved_codes_come_back() -> None:
+    """Every pair of codes in every byte of a group, in any shape; another order, so the bytes differ."""
+    packed = ((torch.arange(256)[:, None] + 37 * torch.arange(32)[None, :]) % 256).to(torch.uint8).view(2, 128, 32)
+    laid_out = interleave(packed)
+    assert laid_out.shape == packed.shape
+    assert not torch.equal(laid_out, packed)
+    assert torch.equal(deinterleave(laid_out), packed)
+    assert torch.equal(deinterleave(laid_out[:, ::2]), packed[:, ::2])
+
+
+def test_an_interleaved_bank_restores_the_same_matrices(nano: Callable[..., K3]) -> None:
+    """In place; prompts and the twins read them either way."""
+    bank = a_moe(nano(expert_weights="mxfp4")).experts
+    before, storage = [bank.matrices(expert) for expert in range(bank.count)], bank.w2_packed.data_ptr()
+    bank.interleaved = True
+    bank.prepare()
+    assert bank.w2_packed.data_ptr() == storage
+    for expert, (w13, w2) in enumerate(before):
+        found = bank.matrices(expert)
+        assert torch.equal(found[0], w13)
+        assert torch.equal(found[1], w2)

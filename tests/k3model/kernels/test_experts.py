@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from k3model.kernels import moe
+from k3model.config import preset
+from k3model.decode import build
+from k3model.kernels import experts_mma, moe
+from k3model.kernels.choices import expert_rule
 from k3model.kernels.packed import Hits, Packed, known_hits
-from k3model.mxfp4 import dequantise
+from k3model.moe import MoE
+from k3model.mxfp4 import byte_table, dequantise, interleave
 from k3model.pointwise import situ
+from k3model.weights import fill
 
 Draw = Callable[..., torch.Tensor]
 HELD = 3
@@ -34,6 +40,11 @@ def packed_experts(device: torch.device, latent: int = LATENT, inner: int = INNE
         codes(HELD, 2, inner, latent // 2), scales(HELD, 2, inner, latent // 32),
         codes(HELD, latent, inner // 2), scales(HELD, latent, inner // 32),
     )  # fmt: skip
+
+
+def interleaved(packed: Packed) -> Packed:
+    """The same experts as the tensor cores' kernels want them."""
+    return packed._replace(w13=interleave(packed.w13), w2=interleave(packed.w2), interleaved=True)
 
 
 @pytest.mark.gpu
@@ -82,10 +93,105 @@ def test_experts_equal_their_twin(draw: Draw, device: torch.device, table: list[
     packed, hits = packed_experts(device), known_hits(table, device)
     z, mix = draw(len(table), LATENT), draw(*hits.table.shape, dtype=torch.float32).abs()
     expected = moe.experts_twin(z, mix, hits, packed, 4.0, 25.0)
-    # Known before the step, or decided on the device: one path in the interpreter, two on a GPU.
-    for given in (hits, Hits(hits.table))[: 2 if z.is_cuda else 1]:
-        out = moe.experts(z, mix, given, packed, 4.0, 25.0)
+    # Decided on the device, or known before the step: the interpreter has no tensor cores.
+    given = [(Hits(hits.table), packed), (hits, interleaved(packed))]
+    for known, laid_out in given[: 2 if z.is_cuda else 1]:
+        out = moe.experts(z, mix, known, laid_out, 4.0, 25.0)
         assert (out - expected).norm() < LIMIT * expected.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("warps", "ahead"), [(2, 3), (4, 1), (4, 2), (4, 4), (8, 2)])
+@pytest.mark.parametrize("chunks", [(16, 8), (15, 13), (1, 2)], ids=["even", "uneven", "fewer than warps"])
+@pytest.mark.parametrize(
+    "table",
+    [[[1]], [[0]] * 8, [[2], [1], [1], [0], [2], [2], [1], [0]], [[0, 2], [-1, 1], [2, 1], [-1, -1]]],
+    ids=["one row", "all alike", "repeated", "two slots"],
+)
+def test_tensor_cores_take_chunks_in_any_number(
+    draw: Draw, device: torch.device, table: list[list[int]], chunks: tuple[int, int], warps: int, ahead: int
+) -> None:
+    """Of 128 columns over the warps, all eight rows also with dependent launch; a row that hits nothing is zero."""
+    if device.type != "cuda":
+        pytest.skip("needs tensor cores")
+    latent, inner = (128 * n for n in chunks)
+    packed, hits = packed_experts(device, latent, inner), known_hits(table, device)
+    z, mix = draw(len(table), latent), draw(*hits.table.shape, dtype=torch.float32).abs()
+    expected = moe.experts_twin(z, mix, hits, packed, 4.0, 25.0)
+    blocks, laid_out = (expert_rule("mma", warps, ahead),) * 2, interleaved(packed)
+    for pdl in (False, True) if len(table) == 8 else (False,):
+        out = experts_mma.experts(z, mix, hits, laid_out, 4.0, 25.0, blocks, pdl=pdl)
+        assert (out - expected).norm() < LIMIT * expected.norm()
+        assert not out[(hits.table < 0).all(1)].any()
+
+
+@pytest.mark.gpu
+def test_a_row_that_is_not_finite_spoils_no_other(draw: Draw, device: torch.device) -> None:
+    """What stands in the place of rows that miss an expert is never added to them."""
+    if device.type != "cuda":
+        pytest.skip("needs tensor cores")
+    packed, hits = interleaved(packed_experts(device)), known_hits([[0], [2], [1], [2]], device)
+    z, mix = draw(4, LATENT), torch.ones(4, 1, device=device)
+    expected = moe.experts(z, mix, hits, packed, 4.0, 25.0)
+    z[1] = float("nan")
+    out = moe.experts(z, mix, hits, packed, 4.0, 25.0)
+    assert out[1].isnan().all()
+    assert torch.equal(out[[0, 2, 3]], expected[[0, 2, 3]])
+
+
+@pytest.mark.gpu
+def test_a_model_for_tensor_cores_keeps_its_weights(device: torch.device) -> None:
+    """Its banks are interleaved when it is built and whenever weights are filled, and restore the same matrices."""
+    if device.type != "cuda":
+        pytest.skip("needs tensor cores")
+    config = {"routing": "seeded", "held_experts": 4, "expert_weights": "mxfp4", "layers": 2, "mla_layers": ()}
+    models = [
+        build(preset("small", kernels=kernels, **config), device="cuda", max_batch=2, context=128)
+        for kernels in ("torch", "triton")
+    ]
+    for seed in (None, 7):
+        banks = []
+        for model in models:
+            if seed is not None:
+                fill(model.weights.parts, seed, whole=False)
+                model.prepare()
+            moe_layer = model.layers[1].mlp
+            assert isinstance(moe_layer, MoE)
+            banks.append(moe_layer.experts)
+        assert [bank.interleaved for bank in banks] == [False, True]
+        assert not torch.equal(banks[0].w2_packed, banks[1].w2_packed)
+        for expert in range(4):
+            for plain, laid_out in zip(banks[0].matrices(expert), banks[1].matrices(expert), strict=True):
+                assert torch.equal(plain, laid_out)
+
+
+def pairs_of(word: int) -> list[int]:
+    """What the assembly of `RESTORE` makes of a word, before the factor: four registers."""
+    operations: dict[str, Callable[..., int]] = {
+        "and.b32": lambda a, b: a & b,
+        "mul.lo.u32": lambda a, b: a * b & 0xFFFFFFFF,
+        "shf.l.wrap.b32": lambda low, high, n: (high << n | low >> 32 - n) & 0xFFFFFFFF,
+        "mul.bf16x2": lambda a, _: a,
+    }
+    values = {"$4": word, "$8": 0}
+    text = getattr(experts_mma.RESTORE, "value", experts_mma.RESTORE)
+    for name, to, *operands in re.findall(r"([\w.]+) (\$?\w+), (\$?\w+), (\$?\w+)(?:, (\$?\w+))?;", text):
+        values[to] = operations[name](*(values[x] if x in values else int(x, 0) for x in operands if x))
+    return [values[f"${i}"] for i in range(4)]
+
+
+def test_the_assembly_restores_interleaved_codes() -> None:
+    """Every code at every place of a group, whatever lies beside it: bits are those of 2^-126 times its value."""
+    draw = torch.Generator().manual_seed(8)
+    values = byte_table(torch.device("cpu"), torch.float64)[:16, 0]
+    codes = (torch.arange(16)[:, None] + torch.arange(32)[None, :]) % 16
+    codes = torch.cat([codes, torch.randint(0, 16, (64, 32), generator=draw)])
+    words = interleave((codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)).view(torch.int32)
+    for group, expected in zip(words.tolist(), values[codes], strict=True):
+        registers = torch.tensor([pairs_of(word & 0xFFFFFFFF) for word in group])  # [word, half of the group and pair]
+        bits = torch.stack((registers & 0xFFFF, registers >> 16), -1).to(torch.int16)
+        restored = bits.view(torch.bfloat16).double().view(4, 2, 4).transpose(0, 1).flatten()
+        assert torch.equal(restored * 2.0**126, expected)
 
 
 def test_the_twin_sums_weighted_experts() -> None:
@@ -120,3 +226,5 @@ def test_known_hits_list_every_expert_once() -> None:
     assert hits.slots is not None
     assert hits.experts.tolist() == [1, 4]
     assert hits.slots.tolist() == [[1, 0], [-1, 1]]
+    assert hits.reads is not None
+    assert hits.reads.tolist() == [[0, 0], [0, 1], *[[0, 0]] * 6]
