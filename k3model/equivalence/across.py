@@ -86,7 +86,7 @@ def across_probes(rig: Rig) -> Iterator[Probe]:
 def against_one(rig: Rig) -> Outcome:
     """Float32 decides; bfloat16 is told beside it."""
     ours = _decode(_built(rig, rig.config, torch.float32))
-    same = rig.model().collectives.same_everywhere(ours.logits)
+    same = rig.model().collectives.same_everywhere(ours.logits.to(rig.device))
     narrow = _decode(_built(rig, rig.config, torch.bfloat16))
     if not same:
         return failed("ranks hold different logits")
