@@ -26,9 +26,11 @@ from k3model.cache import Snapshot
 from k3model.capture import Decode
 from k3model.captured import CaptureRecorder, DriverGraph
 
-#: The first steps after a restore find other contents in the GPU's cache.
-SKIPPED = 2
-REPLAYS = 6
+#: Steps at the start of a run that are not timed: a restore leaves other contents in the GPU's cache and, as it is
+#: short and waits for the host, a lower clock, which takes a tenth of a second to rise.
+SKIPPED = 16
+#: Replays under the profiler, and how many of them come before those that are read.
+REPLAYS, WARM_UP = 6, 2
 
 
 def step_ns(session: Decode, snapshot: Snapshot, steps: int) -> list[int]:
@@ -54,7 +56,8 @@ class Delta:
 
 
 def paired(run_before: Callable[[], float], run_after: Callable[[], float], rounds: int) -> Delta:
-    """Rounds of both, the order turned round each time; each run gives milliseconds."""
+    """Rounds of both, the order turned round each time, after one that is not kept; each run gives milliseconds."""
+    run_before(), run_after()
     before: list[float] = []
     after: list[float] = []
     for number in range(rounds):
@@ -89,8 +92,11 @@ def profiled(session_of: Callable[[CaptureRecorder], Decode], snapshot: Snapshot
         with collector.around_capture():
             session.capture()
         with collector.around_replays():
-            step_ns(session, snapshot, REPLAYS - SKIPPED)
-        asked = Asked(families=True, capture=read_capture(collector.record), warm_up=SKIPPED)
+            session.restore(snapshot)
+            for _ in range(REPLAYS):
+                session.step()
+            torch.cuda.synchronize()
+        asked = Asked(families=True, capture=read_capture(collector.record), warm_up=WARM_UP)
         return analyse(collector.path, asked).result
 
 
