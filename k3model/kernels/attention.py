@@ -6,6 +6,10 @@ The shares of `attend` are fixed by the batch and the cache's size, their tokens
 them in order, so that the same inputs give the same bits. Out of scope: what makes the query (`mla.py`), FP8 caches.
 """
 
+# Triton reads the kernels' bodies, not Python: tuples grow by adding.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -16,21 +20,25 @@ from k3model.cache import LatentCache, Rows
 from k3model.kernels.language import gdc_launch_dependents, gdc_wait, interpreted, jit, launch, power_of_two, tl
 from k3model.pointwise import wide
 
-#: Cached tokens a program of `attend` reads at once, and the fewest heads that a matrix unit takes.
-TOKENS, HEADS = 32, 16
-#: Two blocks under way: finding a page costs a stage of its own.
-STAGES = 5
-#: Programs that keep the memory of a large GPU busy; more would only mean more partial sums to add.
-PROGRAMS, MOST_SHARES = 128, 64
-#: Rows of the values a program of `combine` makes, and shares it adds at once.
-VALUES, SUMMED = 32, 8
+#: Cached tokens a program of `attend` reads at once, the fewest heads that a matrix unit takes, and warps for these.
+TOKENS, HEADS, WARPS = 32, 16, 4
+#: One more than the blocks under way.
+STAGES = 3
+#: Columns of the latent whose products are summed apart: each sum is a chain of dependent steps.
+PIECE = 256
+#: Programs that fill a large GPU (132 multiprocessors of two), and the most partial sums a row.
+PROGRAMS, MOST_SHARES = 264, 132
+#: Rows of the values a program of `combine` makes, shares it adds side by side, and its warps.
+VALUES, SUMMED, COMBINING = 32, 16, 16
+#: Exponentials are powers of two.
+LOG2_E = 1.4426950408889634
 
 
 class Attended(NamedTuple):
     """What attention hands on. A tuple, so that the fork sees the tensors that cross streams."""
 
-    latent: torch.Tensor  # twin: [B, h, C]; kernel: [B, shares, h, C] wide, not yet divided
-    largest: torch.Tensor | None  # kernel: [B, shares, 2, h] largest score and sum of exponentials
+    latent: torch.Tensor  # twin: [B, h, C]; kernel: [B, shares, h, C], each share's own average
+    weights: torch.Tensor | None  # kernel: [B, shares, h] wide, log2 of a share's sum of exponentials
 
 
 def attend_twin(
@@ -62,67 +70,91 @@ def attend(
 ) -> Attended:  # fmt: skip
     """The same, split over the tokens of a row: every program leaves its part of the sums."""
     B, h, size = query.shape
-    shares = shares_of(B, rows.table.shape[1] * rows.page_tokens)
-    latent = torch.empty(B, shares, h, values, device=query.device, dtype=torch.float32)
-    largest = torch.empty(B, shares, 2, h, device=query.device, dtype=torch.float32)
+    capacity = rows.table.shape[1] * rows.page_tokens
+    shares, padded = shares_of(B, capacity), max(HEADS, power_of_two(h))
+    latent = query.new_empty(B, shares, h, values)
+    weights = torch.empty(B, shares, h, device=query.device, dtype=torch.float32)
     _attend[(shares, B)](
-        query, cache.pages, rows.table, lengths, latent, largest, scale, query.stride(0), query.stride(1),
-        rows.table.stride(0), HEADS=h, PADDED=max(HEADS, power_of_two(h)), C=values, R=size - values,
-        R_BLOCK=max(16, power_of_two(size - values)), PAGE=rows.page_tokens, TOKENS=TOKENS, SHARES=shares,
-        WIDE=query.dtype == torch.float32 or interpreted(), num_warps=8, num_stages=STAGES, **launch(pdl),
+        query, cache.pages, rows.table, lengths, latent, weights, scale * LOG2_E, query.stride(0), query.stride(1),
+        rows.table.stride(0), capacity, shares, HEADS=h, PADDED=padded, C=values, R=size - values,
+        R_BLOCK=max(16, power_of_two(size - values)), PAGE=rows.page_tokens, TOKENS=TOKENS, PIECE=min(PIECE, values),
+        WIDE=query.dtype == torch.float32 or interpreted(),
+        num_warps=min(8, WARPS * padded // HEADS), num_stages=STAGES, **launch(pdl),
     )  # fmt: skip
-    return Attended(latent, largest)
+    return Attended(latent, weights)
 
 
 @jit
 def _attend(  # type: ignore[no-untyped-def]
-    query, pages, table, lengths, latent, largest, scale, query_row, query_head, table_row,
+    query, pages, table, lengths, latent, weights, scale, query_row, query_head, table_row, capacity, shares,
     HEADS: tl.constexpr, PADDED: tl.constexpr, C: tl.constexpr, R: tl.constexpr, R_BLOCK: tl.constexpr,
-    PAGE: tl.constexpr, TOKENS: tl.constexpr, SHARES: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
+    PAGE: tl.constexpr, TOKENS: tl.constexpr, PIECE: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     share, row = tl.program_id(0), tl.program_id(1)
-    head, c, r, t = tl.arange(0, PADDED), tl.arange(0, C), tl.arange(0, R_BLOCK), tl.arange(0, TOKENS)
+    head, c, r, t = tl.arange(0, PADDED), tl.arange(0, PIECE), tl.arange(0, R_BLOCK), tl.arange(0, TOKENS)
+    PIECES: tl.constexpr = C // PIECE
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     length = tl.load(lengths + row).to(tl.int32)
-    each = tl.cdiv(tl.cdiv(length, TOKENS), SHARES) * TOKENS
-    first = share * each
-    end = tl.minimum(first + each, length)
+    # Blocks are dealt out one by one, so that where the first one lies depends on no length.
+    table += row * table_row
+    page = _page(table, share * TOKENS, t, capacity, PAGE, TOKENS)
     real = head < HEADS
     at = query + row * query_row + head[:, None] * query_head
-    q = tl.load(at + c[None, :], mask=real[:, None], other=0.0)
     q_tail = tl.load(at + C + r[None, :], mask=real[:, None] & (r < R)[None, :], other=0.0)
+    q, sums = (), ()
+    for i in tl.static_range(PIECES):
+        q += (tl.load(at + i * PIECE + c[None, :], mask=real[:, None], other=0.0),)
+        sums += (tl.zeros([PADDED, PIECE], tl.float32),)
     most = tl.full([PADDED], float("-inf"), tl.float32)
-    total = tl.zeros([PADDED], tl.float32)
-    sums = tl.zeros([PADDED, C], tl.float32)
-    for start in range(first, end, TOKENS):
+    exps = tl.zeros([PADDED, TOKENS], tl.float32)
+    for start in range(share * TOKENS, length, shares * TOKENS):
         token = start + t
-        there = token < end
+        there = (token < length)[:, None]
         if PAGE % TOKENS == 0:
-            page = tl.load(table + row * table_row + start // PAGE)
             cached = pages + (page * PAGE + start % PAGE) * (C + R) + t[:, None] * (C + R)
         else:
-            page = tl.load(table + row * table_row + token // PAGE, mask=there, other=0).to(tl.int64)
             cached = pages + (page * PAGE + token % PAGE)[:, None] * (C + R)
-        k = tl.load(cached + c[None, :], mask=there[:, None], other=0.0)
-        k_tail = tl.load(cached + C + r[None, :], mask=there[:, None] & (r < R)[None, :], other=0.0)
-        score = _product(q, tl.trans(k), tl.zeros([PADDED, TOKENS], tl.float32), WIDE)
-        score = _product(q_tail, tl.trans(k_tail), score, WIDE) * scale
-        score = tl.where(there[None, :], score, float("-inf"))
+        page = _page(table, start + shares * TOKENS, t, length, PAGE, TOKENS)
+        k_tail = tl.load(cached + C + r[None, :], mask=there & (r < R)[None, :], other=0.0)
+        k = ()
+        for i in tl.static_range(PIECES):
+            k += (tl.load(cached + i * PIECE + c[None, :], mask=there, other=0.0),)
+        none = tl.zeros([PADDED, TOKENS], tl.float32)
+        score = product(q_tail, tl.trans(k_tail), none, WIDE) * scale
+        for i in tl.static_range(PIECES):
+            score += product(q[i], tl.trans(k[i]), none, WIDE) * scale
+        score = tl.where((token < length)[None, :], score, float("-inf"))
         higher = tl.maximum(most, tl.max(score, 1))
-        p, fade = tl.exp(score - higher[:, None]), tl.exp(most - higher)
-        total = total * fade + tl.sum(p, 1)
-        sums = _product(p.to(k.dtype), k, sums * fade[:, None], WIDE)
+        p, fade = tl.exp2(score - higher[:, None]), tl.exp2(most - higher)
+        exps = exps * fade[:, None] + p
+        before, sums = sums, ()
+        for i in tl.static_range(PIECES):
+            sums += (product(p.to(k[i].dtype), k[i], before[i] * fade[:, None], WIDE),)
         most = higher
-    to = (row * SHARES + share) * HEADS
-    tl.store(latent + (to + head[:, None]) * C + c[None, :], sums, mask=real[:, None])
-    tl.store(largest + 2 * to + head, most, mask=real)
-    tl.store(largest + 2 * to + HEADS + head, total, mask=real)
+    total = tl.sum(exps, 1)
+    # A share without tokens leaves zeros and the logarithm of none.
+    inverse = tl.where(total > 0, 1 / total, 0.0)[:, None]
+    to = (row * shares + share) * HEADS + head
+    for i in tl.static_range(PIECES):
+        average = (sums[i] * inverse).to(latent.dtype.element_ty)
+        tl.store(latent + to[:, None] * C + i * PIECE + c[None, :], average, mask=real[:, None])
+    tl.store(weights + to, most + tl.log2(total), mask=real)
 
 
 @jit
-def _product(a, b, acc, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _page(table, start, t, end, PAGE: tl.constexpr, TOKENS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The page of a block of tokens, or of each of them where a block may lie on two."""
+    if PAGE % TOKENS == 0:
+        page = tl.load(table + start // PAGE, mask=start < end, other=0).to(tl.int64)
+    else:
+        page = tl.load(table + (start + t) // PAGE, mask=start + t < end, other=0).to(tl.int64)
+    return page
+
+
+@jit
+def product(a, b, acc, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
     """a b + acc, acc in float32. Triton's interpreter cannot multiply bfloat16 matrices, so there they are widened."""
     if WIDE:  # noqa: SIM108
         acc = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
@@ -143,42 +175,47 @@ def combine(attended: Attended, W_V: torch.Tensor, gate: torch.Tensor, *, pdl: b
     V = W_V.shape[-1]
     out, rows = gate.new_empty(B, h * V), min(VALUES, V)
     _combine[(V // rows, h, B)](
-        attended.latent, attended.largest, W_V, gate, out, W_V.stride(0), W_V.stride(2), gate.stride(0),
-        HEADS=h, C=C, V=V, ROWS=rows, SHARES=shares, PADDED=power_of_two(shares),
-        SUMMED=min(SUMMED, power_of_two(shares)), num_warps=4, **launch(pdl),
+        attended.latent, attended.weights, W_V, gate, out, W_V.stride(0), W_V.stride(2), gate.stride(0),
+        HEADS=h, C=C, V=V, ROWS=rows, SHARES=shares, SUMMED=min(SUMMED, power_of_two(shares)),
+        num_warps=COMBINING, **launch(pdl),
     )  # fmt: skip
     return out
 
 
 @jit
 def _combine(  # type: ignore[no-untyped-def]
-    latent, largest, W_V, gate, out, w_head, w_value, gate_row,
+    latent, weights, W_V, gate, out, w_head, w_value, gate_row,
     HEADS: tl.constexpr, C: tl.constexpr, V: tl.constexpr, ROWS: tl.constexpr, SHARES: tl.constexpr,
-    PADDED: tl.constexpr, SUMMED: tl.constexpr, PDL: tl.constexpr,
+    SUMMED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     head, row, c = tl.program_id(1), tl.program_id(2), tl.arange(0, C)
     v = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     # The twin's W_V is a transposed view: a value's C columns lie together.
-    w = tl.load(W_V + head * w_head + v[:, None] * w_value + c[None, :]).to(tl.float32)
+    w = tl.load(W_V + head * w_head + v[:, None] * w_value + c[None, :])
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    s = tl.arange(0, PADDED)
-    at = largest + (row * SHARES + s) * 2 * HEADS + head
-    most = tl.load(at, mask=s < SHARES, other=float("-inf"))
-    total = tl.load(at + HEADS, mask=s < SHARES, other=0.0)
-    top = tl.max(most, 0)
-    whole = tl.sum(tl.exp(most - top) * total, 0)
-    sums = tl.zeros([C], tl.float32)
+    opened = tl.load(gate + row * gate_row + head * V + v).to(tl.float32)
+    most = tl.full([SUMMED], float("-inf"), tl.float32)
+    logs, parts = (), ()
     for start in tl.static_range(0, SHARES, SUMMED):
         s = start + tl.arange(0, SUMMED)
-        part = row * SHARES + s
-        most = tl.load(largest + part * 2 * HEADS + head, mask=s < SHARES, other=float("-inf"))
-        read = latent + (part * HEADS + head)[:, None] * C + c[None, :]
-        sums += tl.sum(tl.load(read, mask=(s < SHARES)[:, None], other=0.0) * tl.exp(most - top)[:, None], 0)
+        at = latent + ((row * SHARES + s) * HEADS + head)[:, None] * C + c[None, :]
+        parts += (tl.load(at, mask=(s < SHARES)[:, None], other=0.0),)
+    # All parts are under way before any is weighed: the compiler would ask for them one by one.
+    tl.debug_barrier()
+    for start in tl.static_range(0, SHARES, SUMMED):
+        s = start + tl.arange(0, SUMMED)
+        log = tl.load(weights + (row * SHARES + s) * HEADS + head, mask=s < SHARES, other=float("-inf"))
+        logs, most = logs + (log,), tl.maximum(most, log)
+    top = tl.max(most, 0)
+    whole, sums = tl.zeros([SUMMED], tl.float32), tl.zeros([SUMMED, C], tl.float32)
+    for i in tl.static_range(len(logs)):
+        share = tl.exp2(logs[i] - top)
+        whole += share
+        sums += parts[i].to(tl.float32) * share[:, None]
+    mixed = tl.sum(sums, 0) / tl.sum(whole, 0)
     # Rounded where the twin rounds: the latent, the values, and what the gate leaves.
     dtype: tl.constexpr = out.dtype.element_ty
-    mixed = (sums / whole).to(dtype).to(tl.float32)
-    o = tl.sum(w * mixed[None, :], 1).to(dtype).to(tl.float32)
-    o = o * tl.sigmoid(tl.load(gate + row * gate_row + head * V + v).to(tl.float32))
-    tl.store(out + row * HEADS * V + head * V + v, o.to(dtype))
+    o = tl.sum(w.to(tl.float32) * mixed.to(dtype).to(tl.float32)[None, :], 1).to(dtype).to(tl.float32)
+    tl.store(out + row * HEADS * V + head * V + v, (o * tl.sigmoid(opened)).to(dtype))

@@ -11,11 +11,12 @@ from __future__ import annotations
 import torch
 
 from k3model.cache import LatentCache, Placed
-from k3model.kernels.language import gdc_launch_dependents, gdc_wait, jit, launch, power_of_two, tl
+from k3model.kernels.attention import product
+from k3model.kernels.language import gdc_launch_dependents, gdc_wait, interpreted, jit, launch, power_of_two, tl
 from k3model.pointwise import rms_norm
 
-#: Columns of the latent that a program of `absorb` makes.
-ABSORBED = 64
+#: Columns of the latent that a program of `absorb` makes, and the fewest rows that a matrix unit takes.
+ABSORBED, ROWS = 32, 16
 
 
 def latent_row_twin(projected: torch.Tensor, norm: torch.Tensor, eps: float) -> torch.Tensor:
@@ -63,30 +64,31 @@ def absorb_twin(q: torch.Tensor, W_K: torch.Tensor, fused: torch.Tensor) -> None
 
 
 def absorb(q: torch.Tensor, W_K: torch.Tensor, fused: torch.Tensor, *, pdl: bool = False) -> None:
-    """The same; a program reads its part of W_K once for all rows."""
+    """The same; a program reads its part of W_K once and multiplies it with all rows at once."""
     (h, N, C), B = W_K.shape, q.shape[0]
     columns = min(ABSORBED, C)
     _absorb[(C // columns, h)](
         q, W_K, fused, q.stride(0), q.stride(1), W_K.stride(0), W_K.stride(1), fused.stride(0), fused.stride(1),
-        ROWS=B, N=N, COLUMNS=columns, num_warps=4, **launch(pdl),
+        B, PADDED=max(ROWS, power_of_two(B)), N=N, COLUMNS=columns,
+        WIDE=q.dtype == torch.float32 or interpreted(), num_warps=4, **launch(pdl),
     )  # fmt: skip
 
 
 @jit
 def _absorb(  # type: ignore[no-untyped-def]
-    q, W_K, fused, q_row, q_head, w_head, w_row, fused_row, fused_head,
-    ROWS: tl.constexpr, N: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    q, W_K, fused, q_row, q_head, w_head, w_row, fused_row, fused_head, rows,
+    PADDED: tl.constexpr, N: tl.constexpr, COLUMNS: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    head, n = tl.program_id(1), tl.arange(0, N)
+    head, n, row = tl.program_id(1), tl.arange(0, N), tl.arange(0, PADDED)[:, None]
     c = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    w = tl.load(W_K + head * w_head + n[:, None] * w_row + c[None, :]).to(tl.float32)
+    w = tl.load(W_K + head * w_head + n[:, None] * w_row + c[None, :])
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    for row in tl.static_range(ROWS):
-        x = tl.load(q + row * q_row + head * q_head + n).to(tl.float32)
-        to = fused + row * fused_row + head * fused_head + c
-        tl.store(to, tl.sum(w * x[:, None], 0).to(fused.dtype.element_ty))
+    x = tl.load(q + row * q_row + head * q_head + n[None, :], mask=row < rows, other=0.0)
+    y = product(x, w, tl.zeros([PADDED, COLUMNS], tl.float32), WIDE)
+    to = fused + row * fused_row + head * fused_head + c[None, :]
+    tl.store(to, y.to(fused.dtype.element_ty), mask=row < rows)
 
 
 def append_twin(

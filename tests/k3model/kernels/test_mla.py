@@ -36,12 +36,14 @@ def test_the_latent_row_equals_its_twin(draw: Draw) -> None:
 
 
 @pytest.mark.gpu
-def test_absorb_and_append_write_their_own_columns(draw: Draw, device: torch.device) -> None:
+@pytest.mark.parametrize("batch", [1, 2, 8, 17])
+def test_absorb_and_append_write_their_own_columns(draw: Draw, device: torch.device, batch: int) -> None:
     """Together they fill the query; the cache gets the row, lengths count it; all as the twins do."""
-    q, latent, kv_b = draw(2, HEADS, N + R), draw(2, C + R), draw(HEADS, N + V, C, spread=N**-0.5)
-    rows, filled = rows_at([70, 3], 2, device), []
+    q, latent, kv_b = draw(batch, HEADS, N + R), draw(batch, C + R), draw(HEADS, N + V, C, spread=N**-0.5)
+    rows, filled = rows_at([70, 3, *range(batch)][:batch], 2, device), []
     for absorb, append in ((mla.absorb, mla.append), (mla.absorb_twin, mla.append_twin)):
-        fused, cache = torch.zeros_like(draw(2, HEADS, C + R)), LatentCache(torch.zeros_like(draw(4, PAGE, C + R)))
+        fused = torch.zeros_like(draw(batch, HEADS, C + R))
+        cache = LatentCache(torch.zeros_like(draw(2 * batch, PAGE, C + R)))
         absorb(q, kv_b[:, :N], fused)
         assert not fused[..., C:].any()
         filled.append((fused, append(q, latent, fused, cache, rows, R), cache.pages))
@@ -66,6 +68,37 @@ def test_attention_over_scattered_pages_equals_its_twin(draw: Draw, device: torc
     out = attention.combine(attended, W_V, gate)
     expected = attention.combine_twin(attention.attend_twin(query, cache, rows, lengths, scale, C), W_V, gate)
     torch.testing.assert_close(out, expected, **CLOSE)
+
+
+@pytest.mark.gpu
+def test_shares_of_several_blocks_and_rows_of_any_length(draw: Draw, device: torch.device) -> None:
+    """More blocks than shares: each takes several in turn, some fewer than others, some none; twice the same bits."""
+    lengths = torch.tensor([1, 33, 64, 1057, 2000, 3169, 4095, 4224], device=device)
+    rows = rows_at([int(length) - 1 for length in lengths], 66, device)
+    cache, kv_b = LatentCache(draw(8 * 66, PAGE, C + R)), draw(HEADS, N + V, C, spread=C**-0.5)
+    query, gate, W_V = draw(8, HEADS, C + R), draw(8, HEADS * V), kv_b[:, N:].mT
+    scale, outs = (N + R) ** -0.5, []
+    for _ in range(2):
+        attended = attention.attend(query, cache, rows, lengths, scale, C)
+        outs.append(attention.combine(attended, W_V, gate))
+    assert attended.latent.shape[1] * attention.TOKENS * 4 <= 4224
+    expected = attention.combine_twin(attention.attend_twin(query, cache, rows, lengths, scale, C), W_V, gate)
+    torch.testing.assert_close(outs[0], expected, **CLOSE)
+    assert torch.equal(*outs)
+
+
+@pytest.mark.gpu
+def test_a_row_may_leave_the_most_shares(draw: Draw, device: torch.device) -> None:
+    """One row, as long as a large GPU has programs for."""
+    pages = 2 * attention.MOST_SHARES * attention.TOKENS // PAGE
+    lengths = torch.tensor([pages * PAGE - 70], device=device)
+    rows = rows_at([int(lengths) - 1], pages, device)
+    cache, kv_b = LatentCache(draw(pages, PAGE, C + R)), draw(HEADS, N + V, C, spread=C**-0.5)
+    query, gate, W_V = draw(1, HEADS, C + R), draw(1, HEADS * V), kv_b[:, N:].mT
+    attended = attention.attend(query, cache, rows, lengths, 0.1, C)
+    assert attended.latent.shape[1] == attention.MOST_SHARES
+    expected = attention.combine_twin(attention.attend_twin(query, cache, rows, lengths, 0.1, C), W_V, gate)
+    torch.testing.assert_close(attention.combine(attended, W_V, gate), expected, **CLOSE)
 
 
 def test_the_twins_are_plain_attention() -> None:
