@@ -246,7 +246,7 @@ def bank(seed: int) -> Packed:
 def expert_blocks() -> Iterator[tuple[Choice, Choice]]:
     """Warps, and chunks asked for ahead, of gate-and-up and of down."""
     for up in ((2, 4), (4, 2), (4, 4), (4, 7), (8, 2), (8, 4)):
-        for down in ((4, 2), (4, 3), (4, 6), (8, 1), (8, 2), (8, 3)):
+        for down in ((4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (8, 3)):
             yield choices.expert_rule("mma", *up), choices.expert_rule("mma", *down)
 
 

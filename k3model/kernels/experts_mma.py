@@ -64,6 +64,10 @@ mul.bf16x2 $3, m, $8;
 }
 """)
 
+#: A barrier of one warp costs next to nothing, and the assembler moves no load across it: else it puts loads where they
+#: are used, and little is in flight.
+FENCE = constexpr("bar.warp.sync 0xffffffff; mov.b32 $0, $1;")
+
 
 def fits(latent: int, inner: int, dtype: torch.dtype) -> bool:
     """Whether these kernels can run: bfloat16, whole chunks of columns."""
@@ -188,7 +192,7 @@ def _down(
     for s in gl.static_range(AHEAD):
         asked = asked + (_ask(here, scales_here, s, None, K, PARTS),)
     read_at = reads + of_last(right(PARTS, HALF), 8) * J
-    read = gl.load(read_at)
+    read, following = gl.load(read_at), gl.load(listed_experts + 1, J > 1, 0)
     x_at = h + _column(PARTS)
     row = of_last(sums(PARTS), 8)
     total = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
@@ -196,10 +200,10 @@ def _down(
         gdc_wait()
     for j in range(J):
         more = j + 1 < J
-        expert = gl.load(listed_experts + j + 1, more, 0).to(gl.int64)
+        expert = following.to(gl.int64)
         there, scales_there = at + expert * (N * K // 8), scale_at + expert * (N * K // 32)
         x_here = x_at + read * K
-        read = gl.load(read_at + j + 1, more, 0)
+        read, following = gl.load(read_at + j + 1, more, 0), gl.load(listed_experts + j + 2, j + 2 < J, 0)
         acc = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
         for s in gl.static_range(STEPS):
             now = asked[0]
@@ -254,7 +258,9 @@ def _ask(at, scale_at, step, wanted, K: gl.constexpr, PARTS: gl.constexpr):
         scale_inside = wanted
     zero: gl.constexpr = 0 if inside is not None else None
     words = gl.load(at + start, inside, zero, eviction_policy="evict_first")
-    return words, gl.load(scale_at + start // GROUP, scale_inside, zero)
+    scales = gl.load(scale_at + start // GROUP, scale_inside, zero)
+    gl.inline_asm_elementwise(FENCE, "=r,r", [gl.program_id(0)], dtype=gl.int32, is_pure=False, pack=1)
+    return words, scales
 
 
 @jit

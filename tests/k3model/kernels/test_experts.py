@@ -16,6 +16,8 @@ from k3model.kernels.packed import Hits, Packed, known_hits
 from k3model.moe import MoE
 from k3model.mxfp4 import byte_table, dequantise, interleave
 from k3model.pointwise import situ
+from k3model.policy import POLICIES
+from k3model.streams import Forks
 from k3model.weights import fill
 
 Draw = Callable[..., torch.Tensor]
@@ -140,29 +142,29 @@ def test_a_row_that_is_not_finite_spoils_no_other(draw: Draw, device: torch.devi
 
 
 @pytest.mark.gpu
-def test_a_model_for_tensor_cores_keeps_its_weights(device: torch.device) -> None:
+def test_a_model_for_tensor_cores_keeps_its_weights(draw: Draw, device: torch.device) -> None:
     """Its banks are interleaved when it is built and whenever weights are filled, and restore the same matrices."""
     if device.type != "cuda":
         pytest.skip("needs tensor cores")
-    config = {"routing": "seeded", "held_experts": 4, "expert_weights": "mxfp4", "layers": 2, "mla_layers": ()}
-    models = [
-        build(preset("small", kernels=kernels, **config), device="cuda", max_batch=2, context=128)
-        for kernels in ("torch", "triton")
-    ]
-    for seed in (None, 7):
-        banks = []
-        for model in models:
-            if seed is not None:
-                fill(model.weights.parts, seed, whole=False)
-                model.prepare()
-            moe_layer = model.layers[1].mlp
-            assert isinstance(moe_layer, MoE)
-            banks.append(moe_layer.experts)
-        assert [bank.interleaved for bank in banks] == [False, True]
-        assert not torch.equal(banks[0].w2_packed, banks[1].w2_packed)
-        for expert in range(4):
-            for plain, laid_out in zip(banks[0].matrices(expert), banks[1].matrices(expert), strict=True):
-                assert torch.equal(plain, laid_out)
+    layers = []
+    for kernels in ("torch", "triton"):
+        config = preset("small", kernels=kernels, routing="seeded", held_experts=4, expert_weights="mxfp4")
+        model = build(config, device="cuda", max_batch=4, context=128)
+        with torch.no_grad():
+            fill(model.weights.parts, 7, whole=False)
+            model.prepare()
+        layer = model.layers[1].mlp
+        assert isinstance(layer, MoE)
+        layers.append(layer)
+    plain, laid_out = (layer.experts for layer in layers)
+    assert (plain.interleaved, laid_out.interleaved) == (False, True)
+    assert not torch.equal(plain.w2_packed, laid_out.w2_packed)
+    for expert in range(4):
+        for expected, found in zip(plain.matrices(expert), laid_out.matrices(expert), strict=True):
+            assert torch.equal(expected, found)
+    x = draw(4, 512)
+    expected, found = (layer.step(x, Forks(POLICIES["serial"], None))[0] for layer in layers)
+    assert (found - expected).norm() < 2e-2 * expected.norm()
 
 
 def pairs_of(word: int) -> list[int]:
