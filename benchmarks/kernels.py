@@ -125,10 +125,11 @@ def _fma(case: Case, batch: int, halves: int) -> Iterator[Choice]:
 
 def _mma(case: Case, halves: int) -> Iterator[Choice]:
     pieces, wide = case.columns // 64, case.rows * halves >= 16 * choices.PROCESSORS
-    for each in [w for w in ((1, 2, 4, 8) if wide else (1, 2, 4, 8, 16)) if pieces >= 3 * w][-2:]:
-        for rows in (16, 8) if wide else (8, 4):
-            for ahead in sorted({min(-(-pieces // each), n) for n in ((4, 8) if rows == 16 else (8, 14))}):
-                yield Choice("mma", rows // halves, 64, ahead, each)
+    for warps in [w for w in ((1, 2, 4, 8) if wide else (1, 2, 4, 8, 16)) if pieces >= 3 * w][-2:]:
+        for rows in (32, 16, 8) if wide else (16, 8, 4):
+            for ahead in sorted({min(-(-pieces // warps), n) for n in ((4, 8) if rows >= 16 else (8, 14))}):
+                if rows * ahead <= 32 * 6:  # registers
+                    yield Choice("mma", rows // halves, 64, ahead, warps)
 
 
 def operands(case: Case, batch: int, sets: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:

@@ -23,6 +23,7 @@ from k3model.kernels.packed import Hits, Packed
 from k3model.kernels.tiles import (
     constexpr,
     constexpr_function,
+    fence,
     gl,
     jit,
     left,
@@ -63,10 +64,6 @@ and.b32 m, $4, 0x001b001b; mul.lo.u32 m, m, 0x1084; and.b32 m, m, 0x81c081c0;
 mul.bf16x2 $3, m, $8;
 }
 """)
-
-#: A barrier of one warp costs next to nothing, and the assembler moves no load across it: else it puts loads where they
-#: are used, and little is in flight.
-FENCE = constexpr("bar.warp.sync 0xffffffff; mov.b32 $0, $1;")
 
 
 def fits(latent: int, inner: int, dtype: torch.dtype) -> bool:
@@ -259,7 +256,7 @@ def _ask(at, scale_at, step, wanted, K: gl.constexpr, PARTS: gl.constexpr):
     zero: gl.constexpr = 0 if inside is not None else None
     words = gl.load(at + start, inside, zero, eviction_policy="evict_first")
     scales = gl.load(scale_at + start // GROUP, scale_inside, zero)
-    gl.inline_asm_elementwise(FENCE, "=r,r", [gl.program_id(0)], dtype=gl.int32, is_pure=False, pack=1)
+    fence()
     return words, scales
 
 

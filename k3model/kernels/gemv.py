@@ -4,7 +4,7 @@
     norm_linear   rms_norm(x) W^T       situ_linear   situ(x W^T), W = [gate | up]
 
 Two paths, chosen by shape (`choices.py`). "fma": a program has a few rows of W, asks for all of them at once in
-16-byte loads, and sums each row in float32. "mma": up to 16 rows, the columns dealt out to the warps, products on the
+16-byte loads, and sums each row in float32. "mma": up to 32 rows, the columns dealt out to the warps, products on the
 tensor cores with the batch as their eight columns. Weights are asked for before the wait for the kernel ahead, so with
 programmatic dependent launch memory stays busy across launches. Out of scope: more rows than MAX_ROWS (cuBLAS).
 """
@@ -125,8 +125,8 @@ def _launch(
     if blocks.path == "mma":
         kernel, pieces = gemv_mma, -(-columns // (blocks.block_k * blocks.warps))
         shapes |= {"PARTS": blocks.warps}
-        if blocks.block_n > (8 if paired else 16):
-            raise ValueError(f"{blocks}: a program has sixteen rows of the weight, with SiTU eight outputs")
+        if blocks.block_n > (16 if paired else 32):
+            raise ValueError(f"{blocks}: a program has 32 rows of the weight at most, with SiTU 16 outputs")
     else:
         kernel, pieces = gemv_fma, -(-columns // blocks.block_k)
         shapes |= {"BLOCK_K": blocks.block_k}

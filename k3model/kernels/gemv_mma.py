@@ -1,7 +1,8 @@
 """Row GEMV on the tensor cores, for a weight [N, K], or [2N, K] if PAIR (gate rows, then up rows). Layouts: `tiles.py`.
 
-A program has up to 16 rows of the weight, with PAIR up to eight of each half; its warps take 64 columns of each in
-turn, AHEAD such pieces asked for before the first is used. Every row of x is an operand of all 16.
+A program has up to 32 rows of the weight, with PAIR up to 16 of each half; its warps take 64 columns of each in turn,
+AHEAD such pieces asked for before the first is used. Every program reads all of x, which costs the second cache as much
+as eight rows of the weight do.
 RMSNorm: the sum of squares of a row is its product with itself, so it comes from the tensor cores as well; the norm's
 weight multiplies x before, 1 / rms the sum after, in float32. Out of scope: columns that are no multiple of 64.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 from k3model.kernels.language import gdc_launch_dependents, gdc_wait
 from k3model.kernels.tiles import (
     constexpr,
+    fence,
     gl,
     jit,
     left,
@@ -47,27 +49,7 @@ def gemv_mma(
     if LOOP:
         block += every
         while block * BLOCK_N < N:
-            _block(
-                block,
-                x,
-                w,
-                out,
-                norm,
-                x_row,
-                N,
-                eps,
-                beta,
-                linear_beta,
-                K,
-                B,
-                PAIR,
-                NORM,
-                BLOCK_N,
-                EVEN,
-                AHEAD,
-                PARTS,
-                False,
-            )
+            _block(block, x, w, out, norm, x_row, N, eps, beta, linear_beta, K, B, PAIR, NORM, BLOCK_N, EVEN, AHEAD, PARTS, False)  # fmt: skip  # noqa: E501
             block += every
 
 
@@ -79,13 +61,15 @@ def _block(
 ):  # fmt: skip
     WIDTH: gl.constexpr = PARTS * PIECE
     STEPS: gl.constexpr = (K + WIDTH - 1) // WIDTH
-    WHOLE: gl.constexpr = EVEN and (8 if PAIR else 16) == BLOCK_N
+    ROWS: gl.constexpr = 32 if BLOCK_N * (2 if PAIR else 1) > 16 else 16
+    HALF: gl.constexpr = ROWS // 2
+    WHOLE: gl.constexpr = EVEN and (HALF if PAIR else ROWS) == BLOCK_N
     a: gl.constexpr = left(PARTS, TOGETHER)
-    r = of_middle(a, 16)
+    r = of_middle(a, ROWS)
     if PAIR:
-        row = block * BLOCK_N + r % 8
-        wanted = (r % 8 < BLOCK_N) & (row < N)
-        row += (r // 8) * N
+        row = block * BLOCK_N + r % HALF
+        wanted = (r % HALF < BLOCK_N) & (row < N)
+        row += (r // HALF) * N
     else:
         row = block * BLOCK_N + r
         wanted = (r < BLOCK_N) & (row < N)
@@ -96,6 +80,7 @@ def _block(
     tiles = ()
     for s in gl.static_range(AHEAD):
         tiles = tiles + (_piece(at, wanted, part, s * WIDTH, K, PARTS, WHOLE, True),)
+    fence()
     if PDL:
         gdc_wait()
     b: gl.constexpr = right(PARTS, TOGETHER)
@@ -103,11 +88,12 @@ def _block(
     column = x_part + of_middle(b, PIECE)
     filled = of_last(b, 8) < B
     x_at = x + of_last(b, 8) * x_row + column
-    own_at = x + r * x_row + part + of_last(a, PIECE)
+    own = of_middle(a, 16)
+    own_at = x + own * x_row + part + of_last(a, PIECE)
     pieces = ()
     for s in gl.static_range(X_AHEAD):
         pieces = pieces + (_piece(x_at, filled, x_part, s * WIDTH, K, PARTS, B == 8, False),)
-    acc = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
+    acc = gl.zeros([PARTS, ROWS, 8], gl.float32, layout=sums(PARTS))
     squares = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
     for s in gl.static_range(STEPS):
         tile, v = tiles[0], pieces[0]
@@ -116,8 +102,9 @@ def _block(
             tiles = tiles + (_piece(at, wanted, part, (s + AHEAD) * WIDTH, K, PARTS, WHOLE, True),)
         if s + X_AHEAD < STEPS:
             pieces = pieces + (_piece(x_at, filled, x_part, (s + X_AHEAD) * WIDTH, K, PARTS, B == 8, False),)
+        fence()
         if NORM:
-            squares = mma_v2(_piece(own_at, r < B, part, s * WIDTH, K, PARTS, False, False), v, squares)
+            squares = mma_v2(_piece(own_at, own < B, part, s * WIDTH, K, PARTS, False, False), v, squares)
             v = v * _piece(norm + column, column >= 0, x_part, s * WIDTH, K, PARTS, True, False)
         acc = mma_v2(tile, v, acc)
     y = gl.sum(acc, 0)

@@ -1,8 +1,8 @@
 """The door to Gluon, Triton's language of explicit layouts, and the layouts of a few rows of x beside rows of a weight.
 
-A warp multiplies 16 rows of a weight with eight rows of x. Sums over columns may go in any order, so each thread takes
-columns that lie together, in the weight as in x: 16-byte loads that are operands of the tensor cores where they are,
-with no trip through shared memory. Columns are dealt out to the warps ("parts"), whose sums are added last.
+A warp multiplies 16 or 32 rows of a weight with eight rows of x. Sums over columns may go in any order, so each thread
+takes columns that lie together, in the weight as in x: 16-byte loads that are operands of the tensor cores where they
+are, with no trip through shared memory. Columns are dealt out to the warps ("parts"), whose sums are added last.
 Out of scope: the kernels (`gemv_mma.py`, `experts_mma.py`).
 """
 
@@ -34,6 +34,10 @@ except ImportError:  # no Triton, or one from before Gluon
     constexpr = constexpr_function = jit
 
 
+#: A barrier of one warp, which costs next to nothing. The word goes through so that it is not thought to be unused.
+FENCE = constexpr("bar.warp.sync 0xffffffff; mov.b32 $0, $1;")
+
+
 @constexpr_function
 def sums(parts):
     """[part, row of the weight, row of x] in float32."""
@@ -42,7 +46,7 @@ def sums(parts):
 
 @constexpr_function
 def left(parts, together):
-    """The weight [part, 16, columns]: `together` neighbouring columns a thread, four threads a row."""
+    """The weight [part, rows, columns]: `together` neighbouring columns a thread, four threads a row."""
     return gl.DotOperandLayout(0, sums(parts), together)
 
 
@@ -71,9 +75,15 @@ def of_last(layout: gl.constexpr, SIZE: gl.constexpr):  # type: ignore[name-defi
 
 
 @jit
+def fence():
+    """The assembler moves no load across it; else it puts loads where they are used, and little is in flight."""
+    gl.inline_asm_elementwise(FENCE, "=r,r", [gl.program_id(0)], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@jit
 def situ_of_halves(y, beta, linear_beta, dtype: gl.constexpr):  # type: ignore[name-defined]
-    """y [16, 8], eight gate rows and their up rows -> [8, 8]. Both are rounded first, as products of their own are."""
-    halves = gl.reshape(y, [2, 8, 8])
+    """y [2n, 8], gate rows and their up rows -> [n, 8]. Both are rounded first, as products of their own are."""
+    halves = gl.reshape(y, [2, y.shape[0] // 2, 8])
     half = gl.arange(0, 2, layout=gl.SliceLayout(1, gl.SliceLayout(2, halves.type.layout)))[:, None, None]
     a = gl.sum(gl.where(half == 0, halves, 0.0), 0).to(dtype).to(gl.float32)
     u = gl.sum(gl.where(half == 1, halves, 0.0), 0).to(dtype).to(gl.float32)
