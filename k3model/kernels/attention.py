@@ -96,7 +96,7 @@ def _attend(  # type: ignore[no-untyped-def]
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    length = tl.load(lengths + row).to(tl.int32)
+    length = tl.minimum(tl.load(lengths + row).to(tl.int32), capacity)  # a wrong length must not leave the table
     # Blocks are dealt out one by one, so that where the first one lies depends on no length.
     table += row * table_row
     page = _page(table, share * TOKENS, t, capacity, PAGE, TOKENS)

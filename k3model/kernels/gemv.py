@@ -59,7 +59,7 @@ def linear_wide(
 ) -> torch.Tensor:
     """The same, not rounded: float32; into `out` [B, N] if there is one. The weight may be float32 as well."""
     if x.dim() != 2 or x.shape[0] > MAX_ROWS:
-        y = linear_wide_twin(x, weight)
+        y = linear_wide_twin(x.to(weight.dtype), weight)
         return y if out is None else out.copy_(y)
     return _launch(x, weight, torch.float32, pdl, side_programs, choice, out=out)
 

@@ -115,13 +115,17 @@ def _add_mix_norm(  # type: ignore[no-untyped-def]
     n, col = tl.program_id(0), tl.arange(0, BLOCK)
     inside = col < SIZE
     dtype: tl.constexpr = out.dtype.element_ty
+    # Constants may come from memory: they are asked for first, though the norm's weight is used last.
     d = tl.load(direction + col, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(weight + col, mask=inside, other=0.0)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     here = bank + top * bank_row + n * bank_n + col
-    candidates = ()
+    candidates, known = (), ()
     for s in tl.static_range(SNAPSHOTS):
+        product = tl.load(products + s * products_row + n * products_n)
+        known = known + ((product, tl.load(squares + s * squares_row + n)),)  # noqa: RUF005
         candidates = candidates + (tl.load(bank + s * bank_row + n * bank_n + col, mask=inside, other=0.0),)  # noqa: RUF005
     # Rounded to the bank's dtype wherever the twin rounds.
     p = tl.zeros([BLOCK], dtype) if EMPTY else tl.load(here, mask=inside, other=0.0)
@@ -140,8 +144,7 @@ def _add_mix_norm(  # type: ignore[no-untyped-def]
         score = own * tl.rsqrt(square / SIZE + eps)
         largest, scores = score, ()
         for s in tl.static_range(SNAPSHOTS):
-            kept = tl.load(products + s * products_row + n * products_n)
-            kept = kept * tl.rsqrt(tl.load(squares + s * squares_row + n) / SIZE + eps)
+            kept = known[s][0] * tl.rsqrt(known[s][1] / SIZE + eps)
             largest, scores = tl.maximum(largest, kept), scores + (kept,)  # noqa: RUF005
         whole = tl.exp(score - largest)
         mixed = mixed * whole
@@ -150,9 +153,8 @@ def _add_mix_norm(  # type: ignore[no-untyped-def]
             whole += share
             mixed += candidates[s].to(tl.float32) * share
         mixed = (mixed * (1.0 / whole)).to(dtype).to(tl.float32)
-    w = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(mixed * mixed, 0) / SIZE + eps)
-    tl.store(out + n * SIZE + col, (mixed * scale * w).to(dtype), mask=inside)
+    tl.store(out + n * SIZE + col, (mixed * scale * w.to(tl.float32)).to(dtype), mask=inside)
 
 
 @jit
