@@ -40,9 +40,8 @@ SETTINGS: tuple[dict[str, int], ...] = (
     {"STAGES": 2, "PROGRAMS": 396},
     {"MOST_SHARES": 66},
     {"VALUES": 16, "ABSORBED": 16},
-    {"COMBINING": 8, "ABSORBED": 64},
-    {"COMBINING": 8, "SUMMED": 8},
-    {"SUMMED": 32},
+    {"UNDER_WAY": 6, "ABSORBED": 64},
+    {"UNDER_WAY": 24},
 )
 
 

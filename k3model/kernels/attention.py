@@ -7,7 +7,6 @@ them in order, so that the same inputs give the same bits. Out of scope: what ma
 """
 
 # Triton reads the kernels' bodies, not Python: tuples grow by adding.
-# ruff: noqa: RUF005
 # mypy: disable-error-code="assignment"
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ STAGES = 3
 PIECE = 256
 #: Programs that fill a large GPU (132 multiprocessors of two), and the most partial sums a row.
 PROGRAMS, MOST_SHARES = 264, 132
-#: Rows of the values a program of `combine` makes, shares it adds side by side, and its warps.
-VALUES, SUMMED, COMBINING = 32, 16, 16
+#: Rows of the values a program of `combine` makes, and shares it has under way: each thread adds its own columns.
+VALUES, UNDER_WAY = 32, 12
 #: Exponentials are powers of two.
 LOG2_E = 1.4426950408889634
 
@@ -176,8 +175,8 @@ def combine(attended: Attended, W_V: torch.Tensor, gate: torch.Tensor, *, pdl: b
     out, rows = gate.new_empty(B, h * V), min(VALUES, V)
     _combine[(V // rows, h, B)](
         attended.latent, attended.weights, W_V, gate, out, W_V.stride(0), W_V.stride(2), gate.stride(0),
-        HEADS=h, C=C, V=V, ROWS=rows, SHARES=shares, SUMMED=min(SUMMED, power_of_two(shares)),
-        num_warps=COMBINING, **launch(pdl),
+        HEADS=h, C=C, V=V, ROWS=rows, SHARES=shares, PADDED=power_of_two(shares), UNDER_WAY=min(UNDER_WAY, shares),
+        num_warps=4, **launch(pdl),
     )  # fmt: skip
     return out
 
@@ -186,7 +185,7 @@ def combine(attended: Attended, W_V: torch.Tensor, gate: torch.Tensor, *, pdl: b
 def _combine(  # type: ignore[no-untyped-def]
     latent, weights, W_V, gate, out, w_head, w_value, gate_row,
     HEADS: tl.constexpr, C: tl.constexpr, V: tl.constexpr, ROWS: tl.constexpr, SHARES: tl.constexpr,
-    SUMMED: tl.constexpr, PDL: tl.constexpr,
+    PADDED: tl.constexpr, UNDER_WAY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     head, row, c = tl.program_id(1), tl.program_id(2), tl.arange(0, C)
     v = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -196,25 +195,21 @@ def _combine(  # type: ignore[no-untyped-def]
         gdc_launch_dependents()
         gdc_wait()
     opened = tl.load(gate + row * gate_row + head * V + v).to(tl.float32)
-    most = tl.full([SUMMED], float("-inf"), tl.float32)
-    logs, parts = (), ()
-    for start in tl.static_range(0, SHARES, SUMMED):
-        s = start + tl.arange(0, SUMMED)
-        at = latent + ((row * SHARES + s) * HEADS + head)[:, None] * C + c[None, :]
-        parts += (tl.load(at, mask=(s < SHARES)[:, None], other=0.0),)
-    # All parts are under way before any is weighed: the compiler would ask for them one by one.
-    tl.debug_barrier()
-    for start in tl.static_range(0, SHARES, SUMMED):
-        s = start + tl.arange(0, SUMMED)
-        log = tl.load(weights + (row * SHARES + s) * HEADS + head, mask=s < SHARES, other=float("-inf"))
-        logs, most = logs + (log,), tl.maximum(most, log)
-    top = tl.max(most, 0)
-    whole, sums = tl.zeros([SUMMED], tl.float32), tl.zeros([SUMMED, C], tl.float32)
-    for i in tl.static_range(len(logs)):
-        share = tl.exp2(logs[i] - top)
-        whole += share
-        sums += parts[i].to(tl.float32) * share[:, None]
-    mixed = tl.sum(sums, 0) / tl.sum(whole, 0)
+    s = tl.arange(0, PADDED)
+    first = row * SHARES * HEADS + head  # of this row's and head's parts, which lie HEADS apart
+    logs = tl.load(weights + first + s * HEADS, mask=s < SHARES, other=float("-inf"))
+    top = tl.max(logs, 0)
+    whole, sums = tl.sum(tl.exp2(logs - top), 0), tl.zeros([C], tl.float32)
+    for start in range(0, SHARES, UNDER_WAY):
+        parts = ()
+        for i in tl.static_range(UNDER_WAY):
+            at = first + (start + i) * HEADS
+            there = start + i < SHARES
+            log = tl.load(weights + at, mask=there, other=float("-inf"))
+            parts += ((log, tl.load(latent + at * C + c, mask=there, other=0.0)),)
+        for i in tl.static_range(UNDER_WAY):
+            sums += parts[i][1].to(tl.float32) * tl.exp2(parts[i][0] - top)
+    mixed = sums / whole
     # Rounded where the twin rounds: the latent, the values, and what the gate leaves.
     dtype: tl.constexpr = out.dtype.element_ty
     o = tl.sum(w.to(tl.float32) * mixed.to(dtype).to(tl.float32)[None, :], 1).to(dtype).to(tl.float32)
