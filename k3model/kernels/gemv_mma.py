@@ -24,6 +24,7 @@ from k3model.kernels.tiles import (
     of_last,
     of_middle,
     of_parts,
+    over_parts,
     right,
     situ_of_halves,
     sums,
@@ -33,7 +34,7 @@ from k3model.kernels.tiles import (
 PIECE = constexpr(64)
 #: bfloat16 values in 16 bytes.
 TOGETHER = constexpr(8)
-#: Pieces of x that are asked for before the first is used: they come from a cache.
+#: Pieces of x that are asked for before the first is used. More do not help: the assembler moves them to their uses.
 X_AHEAD = constexpr(2)
 
 
@@ -87,29 +88,29 @@ def _block(
     x_part = of_parts(b, PARTS) * PIECE
     column = x_part + of_middle(b, PIECE)
     filled = of_last(b, 8) < B
-    x_at = x + of_last(b, 8) * x_row + column
+    x_at, norm_at = x + of_last(b, 8) * x_row + column, norm + column
     own = of_middle(a, 16)
     own_at = x + own * x_row + part + of_last(a, PIECE)
     pieces = ()
     for s in gl.static_range(X_AHEAD):
-        pieces = pieces + (_piece(x_at, filled, x_part, s * WIDTH, K, PARTS, B == 8, False),)
+        pieces = pieces + (_x_piece(x_at, norm_at, filled, x_part, s * WIDTH, K, B, NORM, PARTS),)
     acc = gl.zeros([PARTS, ROWS, 8], gl.float32, layout=sums(PARTS))
     squares = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
     for s in gl.static_range(STEPS):
-        tile, v = tiles[0], pieces[0]
+        tile, v, weight = tiles[0], pieces[0][0], pieces[0][1]
         tiles, pieces = tiles[1:], pieces[1:]
         if s + AHEAD < STEPS:
             tiles = tiles + (_piece(at, wanted, part, (s + AHEAD) * WIDTH, K, PARTS, WHOLE, True),)
         if s + X_AHEAD < STEPS:
-            pieces = pieces + (_piece(x_at, filled, x_part, (s + X_AHEAD) * WIDTH, K, PARTS, B == 8, False),)
+            pieces = pieces + (_x_piece(x_at, norm_at, filled, x_part, (s + X_AHEAD) * WIDTH, K, B, NORM, PARTS),)
         fence()
         if NORM:
             squares = mma_v2(_piece(own_at, own < B, part, s * WIDTH, K, PARTS, False, False), v, squares)
-            v = v * _piece(norm + column, column >= 0, x_part, s * WIDTH, K, PARTS, True, False)
+            v = v * weight
         acc = mma_v2(tile, v, acc)
-    y = gl.sum(acc, 0)
+    y = over_parts(acc, PARTS)
     if NORM:
-        y = y * _rms_scale(gl.sum(squares, 0), eps, K)[None, :]
+        y = y * _rms_scale(over_parts(squares, PARTS), eps, K)[None, :]
     dtype: gl.constexpr = out.dtype.element_ty
     if PAIR:
         y = situ_of_halves(y, beta, linear_beta, dtype)
@@ -134,6 +135,18 @@ def _piece(
     if ALL:
         return gl.load(at + start, eviction_policy=KEEP)
     return gl.load(at + start, wanted, 0.0, eviction_policy=KEEP)
+
+
+@jit
+def _x_piece(
+    at, norm_at, filled, part, start, K: gl.constexpr, B: gl.constexpr, NORM: gl.constexpr, PARTS: gl.constexpr
+):  # fmt: skip
+    """A piece of x, and with NORM the piece of its weight."""
+    v = _piece(at, filled, part, start, K, PARTS, B == 8, False)
+    weight = v
+    if NORM:
+        weight = _piece(norm_at, part >= 0, part, start, K, PARTS, True, False)
+    return v, weight
 
 
 @jit

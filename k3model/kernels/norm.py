@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from k3model.kernels.choices import Choice
 from k3model.kernels.gemv import linear_wide
 from k3model.kernels.language import gdc_launch_dependents, gdc_wait, jit, launch, power_of_two, tl
 from k3model.pointwise import rms_norm, wide, wide_dtype
@@ -41,7 +42,8 @@ def keep_twin(kept: Kept, bank: torch.Tensor, top: int, directions: torch.Tensor
 
 def keep(kept: Kept, bank: torch.Tensor, top: int, directions: torch.Tensor, *, pdl: bool = False) -> None:
     """Its product with the direction of every mix."""
-    linear_wide(bank[top], directions, out=kept.products[top], pdl=pdl)
+    blocks = Choice("fma", 1, 1024, 7, 4)  # float32, twice the bytes of what the rule is made for
+    linear_wide(bank[top], directions, out=kept.products[top], pdl=pdl, choice=blocks)
 
 
 def add_mix_norm_twin(

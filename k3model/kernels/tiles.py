@@ -74,6 +74,19 @@ def of_last(layout: gl.constexpr, SIZE: gl.constexpr):  # type: ignore[name-defi
     return gl.arange(0, SIZE, layout=gl.SliceLayout(0, gl.SliceLayout(1, layout)))[None, None, :]
 
 
+@constexpr_function
+def _by_cell(parts):
+    return gl.BlockedLayout([parts, 1, 1], [1, 4, 8], [1, parts, 1], [2, 1, 0])
+
+
+@jit
+def over_parts(acc, PARTS: gl.constexpr):  # type: ignore[name-defined]
+    """[part, rows, 8] summed over parts. Each thread first gets all parts of its cells: a reduction between warps goes
+    through shared memory as well, but its accesses meet in few banks.
+    """
+    return gl.sum(gl.convert_layout(acc, _by_cell(PARTS)), 0)
+
+
 @jit
 def fence():
     """The assembler moves no load across it; else it puts loads where they are used, and little is in flight."""
