@@ -40,7 +40,10 @@ seen=$root/observations/$observation
 # Kernels of all batches, compiled side by side: a preset and its context.
 warm() {
     if [ "${K3_DRY:-}" ] || ! grep -q 'kernels: triton' "$recipe"; then return 0; fi
-    python3 -m k3model.kernels.warm "$1" --context "$2" --batches 1 2 4 8 --set kernels=triton --set expert_weights=mxfp4 &&
+    # The recipe's options, as --set name=value.
+    options=$(sed -n 's/.*options: {\(.*\)}.*/\1/p' "$recipe" | tr ',' '\n' | sed 's/ *\([a-z_]*\): *\([^ ]*\) */--set \1=\2/')
+    # shellcheck disable=SC2086
+    python3 -m k3model.kernels.warm "$1" --context "$2" --batches 1 2 4 8 $options &&
         say "kernels of $1 compiled"
 }
 

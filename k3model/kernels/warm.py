@@ -1,9 +1,11 @@
-"""Compile the kernels of a config before they are needed, one process a batch side by side, into Triton's cache.
+"""Compile the kernels of a config before they are needed, processes side by side, into Triton's cache.
 
     python -m k3model.kernels.warm rank-93 --batches 1 2 4 8 --set kernels=triton
 
-In: a preset with options. Out: a filled cache and one line a batch. What is compiled is a model of sixteen layers with
-a snapshot every other one: every shape and number of candidates that the deep model has. Out of scope: timing.
+In: a preset with options. Out: a filled cache and one line a process. What is compiled is a model of sixteen layers
+with a snapshot every other one: every shape and number of candidates that the deep model has. Kernels of a step are
+compiled one after the other, so beside each batch's step its attention and feed-forward parts run in processes of their
+own, and the step finds most of its kernels in the cache. Out of scope: timing.
 """
 
 from __future__ import annotations
@@ -13,10 +15,16 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from k3model.config import K3Config, preset
 
+if TYPE_CHECKING:
+    from k3model.capture import Decode
+
 LAYERS, MLA_LAYERS, BLOCK = 16, (3, 7, 11, 15), 2
+#: What one process compiles: a whole step, or the part of one family.
+STEP, FAMILIES = "step", ("KDA", "MLA", "MoE")
 
 
 def shallow(config: K3Config) -> K3Config:
@@ -26,8 +34,8 @@ def shallow(config: K3Config) -> K3Config:
     return replace(config, layers=LAYERS, mla_layers=MLA_LAYERS, attn_res_block=BLOCK)
 
 
-def warm(config: K3Config, batch: int, rows: int, context: int) -> float:
-    """One eager step of `batch` rows, in caches of `rows`: seconds it took, compiling included."""
+def warm(config: K3Config, batch: int, rows: int, context: int, part: str = STEP) -> float:
+    """One eager step of `batch` rows, in caches of `rows`, or a part of it: seconds it took, compiling included."""
     from k3model.capture import Decode
     from k3model.decode import build
     from k3model.policy import policy
@@ -36,9 +44,27 @@ def warm(config: K3Config, batch: int, rows: int, context: int) -> float:
     started = time.monotonic()
     session = Decode(model, policy("serial"), batch)
     session.clear()
-    session.step()
+    if part == STEP:
+        session.step()
+    else:
+        _one_part(session, part)
     session.position()  # waits for the device
     return time.monotonic() - started
+
+
+def _one_part(session: Decode, family: str) -> None:
+    """The attention or feed-forward of the first layer of that family, on zeros; nothing where there is none."""
+    import torch
+
+    model, rows = session.model, session.rows.stepping()
+    x = torch.zeros(session.batch, model.config.hidden, device=model.device, dtype=model.dtype)
+    attention = next((a for layer in model.layers if (a := layer.self_attn).family == family), None)
+    feed_forward = next((m for layer in model.layers if (m := layer.mlp).family == family), None)
+    with torch.no_grad():
+        if attention is not None:
+            attention.step(x, model.caches, rows, session.forks)
+        if feed_forward is not None:
+            feed_forward.step(x, session.forks)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,18 +74,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--rows", type=int, help="rows of the caches (default: the largest batch)")
     parser.add_argument("--context", type=int, default=8448)
+    parser.add_argument("--part", choices=(STEP, *FAMILIES), help="of one batch, in this process")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE")
     args = parser.parse_args(argv)
     rows = args.rows or max(args.batches)
-    if len(args.batches) == 1:
+    if args.part:
         from k3model.__main__ import options
 
         config = preset(args.preset, **options(args.set))
-        print(f"batch {args.batches[0]}: {warm(config, args.batches[0], rows, args.context):.1f} s", flush=True)
+        for batch in args.batches:
+            print(f"batch {batch}, {args.part}: {warm(config, batch, rows, args.context, args.part):.1f} s", flush=True)
         return 0
     words = [sys.executable, "-m", "k3model.kernels.warm", args.preset, "--rows", str(rows)]
     words += ["--context", str(args.context), *(word for pair in args.set for word in ("--set", pair))]
-    running = [subprocess.Popen([*words, "--batches", str(batch)]) for batch in args.batches]
+    parts = [(str(batch), part) for batch in args.batches for part in (*FAMILIES, STEP)]
+    running = [subprocess.Popen([*words, "--batches", batch, "--part", part]) for batch, part in parts]
     return max(process.wait() for process in running)
 
 
