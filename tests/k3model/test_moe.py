@@ -107,18 +107,22 @@ def test_mxfp4_survives_a_round_trip() -> None:
 
 
 def test_interleaved_codes_come_back() -> None:
-    """Every pair of codes in every byte of a group, in any shape; another order, so the bytes differ."""
-    packed = ((torch.arange(256)[:, None] + 37 * torch.arange(32)[None, :]) % 256).to(torch.uint8).view(2, 128, 32)
-    laid_out = interleave(packed)
-    assert laid_out.shape == packed.shape
-    assert not torch.equal(laid_out, packed)
-    assert torch.equal(deinterleave(laid_out), packed)
-    assert torch.equal(deinterleave(laid_out[:, ::2]), packed[:, ::2])
+    """Every pair of codes in every byte of a group, scales up to two, any shape; in another order, so bytes differ."""
+    packed = ((torch.arange(256)[:, None] + 37 * torch.arange(192)[None, :]) % 256).to(torch.uint8).view(4, 64, 192)
+    scale = (torch.arange(4 * 64 * 12) % 129).to(torch.uint8).view(4, 64, 12)
+    laid_out = interleave(packed, scale)
+    for before, after in zip((packed, scale), laid_out, strict=True):
+        assert after.shape == before.shape
+        assert not torch.equal(after, before)
+    for picked in (slice(None), slice(1, None, 2), 3):
+        codes, scales = deinterleave(laid_out[0][picked], laid_out[1][picked])
+        assert torch.equal(codes, packed[picked])
+        assert torch.equal(scales, scale[picked])
 
 
 def test_an_interleaved_bank_restores_the_same_matrices(nano: Callable[..., K3]) -> None:
     """In place; prompts and the twins read them either way."""
-    bank = a_moe(nano(expert_weights="mxfp4")).experts
+    bank = a_moe(nano(expert_weights="mxfp4", latent=256, expert_intermediate=128)).experts
     before, storage = [bank.matrices(expert) for expert in range(bank.count)], bank.w2_packed.data_ptr()
     bank.interleaved = True
     bank.prepare()

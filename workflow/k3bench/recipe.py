@@ -193,7 +193,7 @@ _MEANINGS = {
     "primary_level": "name the one level whose verdict is the headline, e.g. `primary_level: 1`",
     "blocks": "a whole number of ABBA/BAAB blocks per observation; 2 blocks (4 pairs) are the least for a verdict",
     "workload.levels": "a list of concurrency levels, e.g. `levels: [1, 2, 4]`",
-    "workload.batches": "at least 5 batches a point: its value is their median (k3model: 1, if they have 250 steps together)",
+    "workload.batches": "at least 5 batches a point: its value is their median (k3model: 1 of 250 steps)",
     "name": "the file's name without .yaml: results lie under results/<name>/",
 }
 
