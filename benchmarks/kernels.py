@@ -36,7 +36,6 @@ from k3model.hits import seeded_hits
 from k3model.kernels import choices, experts_fma, experts_mma, gemv, moe, norm
 from k3model.kernels.choices import Choice
 from k3model.kernels.packed import Hits, Packed, known_hits
-from k3model.mxfp4 import interleave
 
 Log = Callable[[dict[str, object]], None]
 #: Name, blocks, and a function of the index of a set of inputs.
@@ -245,9 +244,9 @@ def bank(seed: int) -> Packed:
 
 
 def expert_blocks() -> Iterator[tuple[Choice, Choice]]:
-    """Warps, and chunks asked for ahead, of gate-and-up and of down."""
-    for up in ((2, 4), (4, 2), (4, 4), (4, 7), (8, 2), (8, 4)):
-        for down in ((4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (8, 3)):
+    """Warps, chunks asked for ahead, and rows, of gate-and-up and of down: those whose registers do not spill."""
+    for up in ((2, 4, 16), (4, 4, 16), (4, 7, 16), (8, 2, 16), (4, 1, 32), (4, 2, 32), (8, 2, 32)):
+        for down in ((4, 3, 16), (4, 4, 16), (4, 6, 16), (8, 1, 16), (8, 2, 16), (4, 2, 32)):
             yield choices.expert_rule("mma", *up), choices.expert_rule("mma", *down)
 
 
@@ -262,7 +261,7 @@ def expert_inputs(batch: int) -> tuple[torch.Tensor, torch.Tensor, Hits]:
 def expert_ways(batch: int, banks: list[Packed], pdl: bool) -> Iterator[Way]:
     """Every way to run the experts."""
     z, mix, hits = expert_inputs(batch)
-    laid_out = [bank._replace(w13=interleave(bank.w13), w2=interleave(bank.w2), interleaved=True) for bank in banks]
+    laid_out = [bank.interleave() for bank in banks]
 
     def on_tensor_cores(blocks: tuple[Choice, Choice], i: int) -> torch.Tensor:
         return experts_mma.experts(z, mix, hits, laid_out[i], *BETAS, blocks, pdl=pdl)
@@ -293,7 +292,7 @@ def tune_experts(batch: int, banks: list[Packed], log: Log, *, pdl: bool, check:
     row: dict[str, object] = {}
     for name, blocks, call in expert_ways(batch, banks, pdl):
         what: dict[str, object] = {"case": "experts", "batch": batch, "way": name, "warps": [b.warps for b in blocks]}
-        what["ahead"] = [b.ahead for b in blocks]
+        what |= {"ahead": [b.ahead for b in blocks], "block_n": [b.block_n for b in blocks]}
         try:
             gap = apart(call(0), expected)
             log({**what, "gap": gap, "right": gap <= CLOSE})
@@ -313,7 +312,7 @@ def tune_experts(batch: int, banks: list[Packed], log: Log, *, pdl: bool, check:
     row["twin"] = launch_us(lambda i: moe.experts_twin(z, mix, hits, banks[i], *BETAS), len(banks))
     distinct = len(set(seeded_hits(EXPERTS, 5, batch)))
     size = distinct * 3 * EXPERTS.expert_intermediate * EXPERTS.latent * 17 // 32
-    report(f"experts, {distinct} of 8 hit", batch, us, size, row, [(b.path, b.warps, b.ahead) for b in best])
+    report(f"experts, {distinct} of 8 hit", batch, us, size, row, [(b.path, b.warps, b.ahead, b.block_n) for b in best])
     return best
 
 

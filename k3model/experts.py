@@ -65,8 +65,10 @@ class ExpertBank:
     def prepare(self) -> None:
         """Bytes just filled or loaded, which are in the checkpoint's order, take the order of the kernels; in place."""
         if self.interleaved:
-            for codes in (*self.w13_packed, *self.w2_packed):
-                codes.copy_(interleave(codes))
+            whole = (self.w13_packed, self.w13_scale), (self.w2_packed, self.w2_scale)
+            for codes, scales in (pair for matrix in whole for pair in zip(*matrix, strict=True)):
+                for old, new in zip((codes, scales), interleave(codes, scales), strict=True):
+                    old.copy_(new)
 
     w13_packed: torch.Tensor
     w13_scale: torch.Tensor

@@ -74,9 +74,9 @@ def fma_rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Ch
     return Choice("fma", block_n, block_k, steps if batch <= 2 else min(steps, 3), warps)
 
 
-def expert_rule(path: Literal["fma", "mma"], warps: int = 4, ahead: int = 3) -> Choice:
-    """Blocks for MXFP4 experts of any shape. On the tensor cores only the warps and the chunks ahead are free."""
-    return Choice("mma", 16, 128, ahead, warps) if path == "mma" else Choice("fma", 4, 512, 0, 4)
+def expert_rule(path: Literal["fma", "mma"], warps: int = 4, ahead: int = 3, rows: int = 16) -> Choice:
+    """Blocks for MXFP4 experts of any shape. On the tensor cores only the columns taken at a time are not free."""
+    return Choice("mma", rows, 128, ahead, warps) if path == "mma" else Choice("fma", 4, 512, 0, 4)
 
 
 @cache

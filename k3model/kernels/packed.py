@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from k3model.mxfp4 import deinterleave, dequantise
+from k3model.mxfp4 import deinterleave, dequantise, interleave
 
 
 class Packed(NamedTuple):
@@ -20,10 +20,14 @@ class Packed(NamedTuple):
 
     def matrices(self, picked: torch.Tensor | int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """w13 [.., 2, I, L] and w2 [.., L, I] of one expert or of an index tensor."""
-        w13, w2 = self.w13[picked], self.w2[picked]
+        w13, w2 = (self.w13[picked], self.w13_scale[picked]), (self.w2[picked], self.w2_scale[picked])
         if self.interleaved:
-            w13, w2 = deinterleave(w13), deinterleave(w2)
-        return dequantise(w13, self.w13_scale[picked], dtype), dequantise(w2, self.w2_scale[picked], dtype)
+            w13, w2 = deinterleave(*w13), deinterleave(*w2)
+        return dequantise(*w13, dtype), dequantise(*w2, dtype)
+
+    def interleave(self) -> Packed:
+        """The same experts for the tensor cores."""
+        return Packed(*interleave(self.w13, self.w13_scale), *interleave(self.w2, self.w2_scale), interleaved=True)
 
 
 class Hits(NamedTuple):

@@ -122,7 +122,7 @@ def test_interleaved_codes_come_back() -> None:
 
 def test_an_interleaved_bank_restores_the_same_matrices(nano: Callable[..., K3]) -> None:
     """In place; prompts and the twins read them either way."""
-    bank = a_moe(nano(expert_weights="mxfp4", latent=256, expert_intermediate=128)).experts
+    bank = a_moe(nano("small", expert_weights="mxfp4")).experts
     before, storage = [bank.matrices(expert) for expert in range(bank.count)], bank.w2_packed.data_ptr()
     bank.interleaved = True
     bank.prepare()

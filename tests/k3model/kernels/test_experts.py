@@ -44,11 +44,6 @@ def packed_experts(device: torch.device, latent: int = LATENT, inner: int = INNE
     )  # fmt: skip
 
 
-def interleaved(packed: Packed) -> Packed:
-    """The same experts as the tensor cores' kernels want them."""
-    return packed._replace(w13=interleave(packed.w13), w2=interleave(packed.w2), interleaved=True)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(("experts", "top_k"), [(896, 16), (8, 2), (20, 5)])
 def test_pick_equals_its_twin(draw: Draw, experts: int, top_k: int) -> None:
@@ -96,13 +91,14 @@ def test_experts_equal_their_twin(draw: Draw, device: torch.device, table: list[
     z, mix = draw(len(table), LATENT), draw(*hits.table.shape, dtype=torch.float32).abs()
     expected = moe.experts_twin(z, mix, hits, packed, 4.0, 25.0)
     # Decided on the device, or known before the step: the interpreter has no tensor cores.
-    given = [(Hits(hits.table), packed), (hits, interleaved(packed))]
+    given = [(Hits(hits.table), packed), (hits, packed.interleave())]
     for known, laid_out in given[: 2 if z.is_cuda else 1]:
         out = moe.experts(z, mix, known, laid_out, 4.0, 25.0)
         assert (out - expected).norm() < LIMIT * expected.norm()
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("rows", [16, 32])
 @pytest.mark.parametrize(("warps", "ahead"), [(2, 3), (4, 1), (4, 2), (4, 4), (8, 2)])
 @pytest.mark.parametrize("chunks", [(16, 8), (15, 13), (1, 2)], ids=["even", "uneven", "fewer than warps"])
 @pytest.mark.parametrize(
@@ -111,7 +107,7 @@ def test_experts_equal_their_twin(draw: Draw, device: torch.device, table: list[
     ids=["one row", "all alike", "repeated", "two slots"],
 )
 def test_tensor_cores_take_chunks_in_any_number(
-    draw: Draw, device: torch.device, table: list[list[int]], chunks: tuple[int, int], warps: int, ahead: int
+    draw: Draw, device: torch.device, table: list[list[int]], chunks: tuple[int, int], warps: int, ahead: int, rows: int
 ) -> None:
     """Of 128 columns over the warps, all eight rows also with dependent launch; a row that hits nothing is zero."""
     if device.type != "cuda":
@@ -120,7 +116,7 @@ def test_tensor_cores_take_chunks_in_any_number(
     packed, hits = packed_experts(device, latent, inner), known_hits(table, device)
     z, mix = draw(len(table), latent), draw(*hits.table.shape, dtype=torch.float32).abs()
     expected = moe.experts_twin(z, mix, hits, packed, 4.0, 25.0)
-    blocks, laid_out = (expert_rule("mma", warps, ahead),) * 2, interleaved(packed)
+    blocks, laid_out = (expert_rule("mma", warps, ahead, rows),) * 2, packed.interleave()
     for pdl in (False, True) if len(table) == 8 else (False,):
         out = experts_mma.experts(z, mix, hits, laid_out, 4.0, 25.0, blocks, pdl=pdl)
         assert (out - expected).norm() < LIMIT * expected.norm()
@@ -132,7 +128,7 @@ def test_a_row_that_is_not_finite_spoils_no_other(draw: Draw, device: torch.devi
     """What stands in the place of rows that miss an expert is never added to them."""
     if device.type != "cuda":
         pytest.skip("needs tensor cores")
-    packed, hits = interleaved(packed_experts(device)), known_hits([[0], [2], [1], [2]], device)
+    packed, hits = packed_experts(device).interleave(), known_hits([[0], [2], [1], [2]], device)
     z, mix = draw(4, LATENT), torch.ones(4, 1, device=device)
     expected = moe.experts(z, mix, hits, packed, 4.0, 25.0)
     z[1] = float("nan")
@@ -175,7 +171,7 @@ def pairs_of(word: int) -> list[int]:
         "shf.l.wrap.b32": lambda low, high, n: (high << n | low >> 32 - n) & 0xFFFFFFFF,
         "mul.bf16x2": lambda a, _: a,
     }
-    values = {"$4": word, "$8": 0}
+    values = {"$4": word, "$12": 0}
     text = getattr(experts_mma.RESTORE, "value", experts_mma.RESTORE)
     for name, to, *operands in re.findall(r"([\w.]+) (\$?\w+), (\$?\w+), (\$?\w+)(?:, (\$?\w+))?;", text):
         values[to] = operations[name](*(values[x] if x in values else int(x, 0) for x in operands if x))
@@ -183,17 +179,18 @@ def pairs_of(word: int) -> list[int]:
 
 
 def test_the_assembly_restores_interleaved_codes() -> None:
-    """Every code at every place of a group, whatever lies beside it: bits are those of 2^-126 times its value."""
+    """Every code at every place of a word, whatever lies beside it: bits are those of 2^-126 times its value."""
     draw = torch.Generator().manual_seed(8)
     values = byte_table(torch.device("cpu"), torch.float64)[:16, 0]
-    codes = (torch.arange(16)[:, None] + torch.arange(32)[None, :]) % 16
-    codes = torch.cat([codes, torch.randint(0, 16, (64, 32), generator=draw)])
-    words = interleave((codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)).view(torch.int32)
-    for group, expected in zip(words.tolist(), values[codes], strict=True):
-        registers = torch.tensor([pairs_of(word & 0xFFFFFFFF) for word in group])  # [word, half of the group and pair]
-        bits = torch.stack((registers & 0xFFFF, registers >> 16), -1).to(torch.int16)
-        restored = bits.view(torch.bfloat16).double().view(4, 2, 4).transpose(0, 1).flatten()
-        assert torch.equal(restored * 2.0**126, expected)
+    codes = torch.cat(
+        [(torch.arange(16)[:, None] + torch.arange(128)) % 16, torch.randint(0, 16, (64, 128), generator=draw)]
+    )
+    packed = (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)
+    words = interleave(packed, torch.zeros(80, 4, dtype=torch.uint8))[0].view(torch.int32)
+    registers = torch.tensor([[pairs_of(word & 0xFFFFFFFF) for word in row] for row in words.tolist()])
+    bits = torch.stack((registers & 0xFFFF, registers >> 16), -1).to(torch.int16)
+    tiles = (bits.view(torch.bfloat16).double() * 2.0**126).view(10, 8, 4, 4, 8)  # [.., row, quarter, group, column]
+    assert torch.equal(tiles.transpose(2, 3).reshape(80, 128), values[codes])
 
 
 def test_the_twin_sums_weighted_experts() -> None:
