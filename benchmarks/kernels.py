@@ -127,7 +127,7 @@ def _mma(case: Case, halves: int) -> Iterator[Choice]:
     for warps in [w for w in ((1, 2, 4, 8) if wide else (1, 2, 4, 8, 16)) if pieces >= 3 * w][-2:]:
         for rows in (32, 16, 8) if wide else (16, 8, 4):
             for ahead in sorted({min(-(-pieces // warps), n) for n in ((4, 8) if rows >= 16 else (8, 14))}):
-                if rows * ahead <= 32 * 6:  # registers
+                if rows * ahead <= 128:  # registers
                     yield Choice("mma", rows // halves, 64, ahead, warps)
 
 

@@ -17,6 +17,8 @@ DATA = Path(__file__).with_name("choices.json")
 PROCESSORS, PROGRAMS_EACH = 132, 4
 #: Rows of x from which a sum on the plain cores costs more than reading the weight, by counting instructions.
 TENSOR_BATCH = 4
+#: Warps among which the tensor-core path deals the columns out: with fewer, what is under way does not fit in registers.
+MMA_WARPS = 8
 #: Weights that one warp asks for at once: 56 registers a thread.
 BYTES_AHEAD = 7 * 1024
 
@@ -55,10 +57,10 @@ def rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice
 
 
 def mma_rule(rows: int, columns: int, *, paired: bool = False) -> Choice:
-    """Sixteen rows of the weight a program where that fills the card, else eight and more warps on each."""
+    """Sixteen rows of the weight a program where that fills the card, else eight."""
     wide = rows * (2 if paired else 1) >= 16 * PROCESSORS
-    warps = 4 if wide else 8
-    return Choice("mma", (16 if wide else 8) // (2 if paired else 1), 64, min(8, -(-columns // (64 * warps))), warps)
+    ahead = min(4 if wide else 8, -(-columns // (64 * MMA_WARPS)))
+    return Choice("mma", (16 if wide else 8) // (2 if paired else 1), 64, ahead, MMA_WARPS)
 
 
 def fma_rule(rows: int, columns: int, batch: int, *, paired: bool = False) -> Choice:

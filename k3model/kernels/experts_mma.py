@@ -24,6 +24,7 @@ from k3model.kernels.packed import Hits, Packed
 from k3model.kernels.tiles import (
     constexpr,
     constexpr_function,
+    fence,
     gl,
     jit,
     left,
@@ -64,10 +65,6 @@ and.b32 m, $4, 0x001b001b; mul.lo.u32 m, m, 0x1084; and.b32 m, m, 0x81c081c0;
 mul.bf16x2 $3, m, $12;
 }
 """)
-
-#: A pause that no program takes, as none has this number. The assembler moves no load across it and cannot drop it, as
-#: it does a barrier of a warp that is together anyway.
-FENCE = constexpr("{ .reg .pred p; setp.eq.u32 p, $1, 0x7fffffff; @p nanosleep.u32 0; mov.b32 $0, $1; }")
 
 
 def fits(latent: int, inner: int, dtype: torch.dtype) -> bool:
@@ -119,12 +116,6 @@ def _blocks(choice: Choice, columns: int, sharing: int) -> dict[str, int]:
     warps, steps = choice.warps, -(-columns // (128 * choice.warps))
     blocks = {"ROWS": choice.block_n, "PARTS": warps, "AHEAD": min(choice.ahead, steps)}
     return {**blocks, "num_warps": warps, "maxnreg": min(255, 2048 // (sharing * warps))}
-
-
-@jit
-def fence():
-    """Loads stay ahead of it; else they are put where they are used, and little is in flight."""
-    gl.inline_asm_elementwise(FENCE, "=r,r", [gl.program_id(0)], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @constexpr_function

@@ -34,8 +34,8 @@ from k3model.kernels.tiles import (
 PIECE = constexpr(64)
 #: bfloat16 values in 16 bytes.
 TOGETHER = constexpr(8)
-#: Pieces of x that are asked for before the first is used. More do not help: the assembler moves them to their uses.
-X_AHEAD = constexpr(2)
+#: Pieces of x that are asked for before the first is used: they come from a cache, whose answer takes several steps.
+X_AHEAD = constexpr(4)
 
 
 @jit
@@ -94,6 +94,7 @@ def _block(
     pieces = ()
     for s in gl.static_range(X_AHEAD):
         pieces = pieces + (_x_piece(x_at, norm_at, filled, x_part, s * WIDTH, K, B, NORM, PARTS),)
+    fence()
     acc = gl.zeros([PARTS, ROWS, 8], gl.float32, layout=sums(PARTS))
     squares = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
     for s in gl.static_range(STEPS):

@@ -34,8 +34,9 @@ except ImportError:  # no Triton, or one from before Gluon
     constexpr = constexpr_function = jit
 
 
-#: A barrier of one warp, which costs next to nothing. The word goes through so that it is not thought to be unused.
-FENCE = constexpr("bar.warp.sync 0xffffffff; mov.b32 $0, $1;")
+#: A pause that no program takes, as none has this number. The assembler moves no load across it and cannot drop it, as
+#: it does a barrier of a warp that is together anyway.
+FENCE = constexpr("{ .reg .pred p; setp.eq.u32 p, $1, 0x7fffffff; @p nanosleep.u32 0; mov.b32 $0, $1; }")
 
 
 @constexpr_function
@@ -89,7 +90,7 @@ def over_parts(acc, PARTS: gl.constexpr):  # type: ignore[name-defined]
 
 @jit
 def fence():
-    """The assembler moves no load across it; else it puts loads where they are used, and little is in flight."""
+    """Loads stay ahead of it; else they are put where they are used, and little is in flight."""
     gl.inline_asm_elementwise(FENCE, "=r,r", [gl.program_id(0)], dtype=gl.int32, is_pure=False, pack=1)
 
 
