@@ -17,7 +17,7 @@ DATA = Path(__file__).with_name("choices.json")
 PROCESSORS, PROGRAMS_EACH = 132, 4
 #: Rows of x from which a sum on the plain cores costs more than reading the weight, by counting instructions.
 TENSOR_BATCH = 4
-#: Warps among which the tensor-core path deals the columns out: with fewer, what is under way does not fit in registers.
+#: Warps among which the tensor-core path deals columns out: with fewer, what is asked for does not fit in registers.
 MMA_WARPS = 8
 #: Weights that one warp asks for at once: 56 registers a thread.
 BYTES_AHEAD = 7 * 1024
