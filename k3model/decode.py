@@ -56,7 +56,7 @@ class Layer:
             part.prepare()
 
     @property
-    def mixes(self) -> list[MixPair]:
+    def mix_pairs(self) -> list[MixPair]:
         """In the order in which they are used."""
         return [pair for pair in (self.self_attention_res, self.mlp_res) if pair is not None]
 
@@ -90,11 +90,11 @@ class K3:
         self.lm_head = weights.matrix("lm_head", config.vocab, config.hidden, cut=0, rank=rank, of=of)
 
     def prepare(self) -> None:
-        """Derive constants. Call again after new weights are copied into `weights.parts`."""
+        """Derive constants. Call again after all of `weights.parts` is filled anew: packed experts change order."""
         for layer in self.layers:
             layer.prepare()
-        mixes = [*(pair for layer in self.layers for pair in layer.mixes), self.output_attn_res]
-        self.directions = torch.stack([pair.direction() for pair in mixes])
+        pairs = [*(pair for layer in self.layers for pair in layer.mix_pairs), self.output_attn_res]
+        self.directions = torch.stack([pair.direction() for pair in pairs])
 
     def graph_pool(self) -> Any:
         """One memory pool for all captured steps: they never run at the same time, and results leave by copies.

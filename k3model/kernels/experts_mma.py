@@ -162,9 +162,7 @@ def _gate_up(
     block = (r // HALF) * (N // 8) + r % HALF // 8
     at, scale_at = _places(packed, scale, expert * (2 * N) + first, block, K, PARTS)
     STEPS: gl.constexpr = (K + PARTS * COLUMNS - 1) // (PARTS * COLUMNS)
-    asked = ()
-    for s in gl.static_range(AHEAD):
-        asked = asked + (_ask(at, scale_at, s, None, K, PARTS),)
+    asked = _ask_first(at, scale_at, AHEAD, K, PARTS)
     x_at = z + _for_x(gl.load(reads + _rows(PARTS) * listed + j), PARTS) * z_row + _column(PARTS)
     fence()
     if PDL:
@@ -201,9 +199,7 @@ def _down(
     expert = gl.load(listed_experts)
     here, scales_here = _places(packed, scale, expert.to(gl.int64) * N + first, block, K, PARTS)
     STEPS: gl.constexpr = (K + PARTS * COLUMNS - 1) // (PARTS * COLUMNS)
-    asked = ()
-    for s in gl.static_range(AHEAD):
-        asked = asked + (_ask(here, scales_here, s, None, K, PARTS),)
+    asked = _ask_first(here, scales_here, AHEAD, K, PARTS)
     row = of_last(sums(PARTS), 8)
     read_at, slot_at = reads + _rows(PARTS) * J, slots + row * J
     x_here = h + _for_x(gl.load(read_at), PARTS) * K + _column(PARTS)
@@ -281,6 +277,15 @@ def _column(PARTS: gl.constexpr):
     word = k // EACH
     column = word % GROUPS * TOGETHER + word // GROUPS * EACH + k % EACH
     return of_parts(right(PARTS, TOGETHER), PARTS) * COLUMNS + column
+
+
+@jit
+def _ask_first(at, scale_at, AHEAD: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr):
+    """As `_ask`, the first steps."""
+    asked = ()
+    for s in gl.static_range(AHEAD):
+        asked = asked + (_ask(at, scale_at, s, None, K, PARTS),)
+    return asked
 
 
 @jit

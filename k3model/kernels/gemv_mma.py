@@ -74,8 +74,8 @@ def _block(
     else:
         row = block * BLOCK_N + r
         wanted = (r < BLOCK_N) & (row < N)
-    at = w + row * K + of_parts(a, PARTS) * PIECE + of_last(a, PIECE)
     part = of_parts(a, PARTS) * PIECE
+    at = w + row * K + part + of_last(a, PIECE)
     if PDL:
         gdc_launch_dependents()  # the next kernel may ask for its weights as soon as this one has asked for its own
     tiles = ()
@@ -93,7 +93,8 @@ def _block(
     own_at = x + own * x_row + part + of_last(a, PIECE)
     pieces = ()
     for s in gl.static_range(X_AHEAD):
-        pieces = pieces + (_x_piece(x_at, norm_at, filled, x_part, s * WIDTH, K, B, NORM, PARTS),)
+        if s < STEPS:
+            pieces = pieces + (_x_piece(x_at, norm_at, filled, x_part, s * WIDTH, K, B, NORM, PARTS),)
     fence()
     acc = gl.zeros([PARTS, ROWS, 8], gl.float32, layout=sums(PARTS))
     squares = gl.zeros([PARTS, 16, 8], gl.float32, layout=sums(PARTS))
