@@ -40,8 +40,8 @@ SETTINGS: tuple[dict[str, int], ...] = (
     {"STAGES": 2, "PROGRAMS": 396},
     {"MOST_SHARES": 66},
     {"VALUES": 16, "ABSORBED": 16},
-    {"UNDER_WAY": 6, "ABSORBED": 64},
-    {"UNDER_WAY": 24},
+    {"ADDED": 32, "ADDED_STAGES": 3, "ABSORBED": 64},
+    {"VALUES": 16, "ADDED_STAGES": 6},
 )
 
 

@@ -16,7 +16,17 @@ from typing import NamedTuple
 import torch
 
 from k3model.cache import LatentCache, Rows
-from k3model.kernels.language import gdc_launch_dependents, gdc_wait, interpreted, jit, launch, power_of_two, tl
+from k3model.kernels.language import (
+    EARLY,
+    LATE,
+    gdc_launch_dependents,
+    gdc_wait,
+    interpreted,
+    jit,
+    launch,
+    power_of_two,
+    tl,
+)
 from k3model.pointwise import wide
 
 #: Cached tokens a program of `attend` reads at once, the fewest heads that a matrix unit takes, and warps for these.
@@ -27,8 +37,10 @@ STAGES = 3
 PIECE = 256
 #: Programs that fill a large GPU (132 multiprocessors of two), and the most partial sums a row.
 PROGRAMS, MOST_SHARES = 264, 132
-#: Rows of the values a program of `combine` makes, and shares it has under way: each thread adds its own columns.
-VALUES, UNDER_WAY = 32, 12
+#: Rows of the values a program of `combine` makes, and half of them up to so many rows of the batch: more programs.
+VALUES, FEW = 32, 2
+#: Shares that `combine` adds at once, and one more than such blocks under way.
+ADDED, ADDED_STAGES = 16, 4
 #: Exponentials are powers of two.
 LOG2_E = 1.4426950408889634
 
@@ -78,7 +90,7 @@ def attend(
         rows.table.stride(0), capacity, shares, HEADS=h, PADDED=padded, C=values, R=size - values,
         R_BLOCK=max(16, power_of_two(size - values)), PAGE=rows.page_tokens, TOKENS=TOKENS, PIECE=min(PIECE, values),
         WIDE=query.dtype == torch.float32 or interpreted(),
-        num_warps=min(8, WARPS * padded // HEADS), num_stages=STAGES, **launch(pdl),
+        num_warps=min(8, WARPS * padded // HEADS), num_stages=STAGES, **launch(pdl, B),
     )  # fmt: skip
     return Attended(latent, weights)
 
@@ -93,7 +105,8 @@ def _attend(  # type: ignore[no-untyped-def]
     head, c, r, t = tl.arange(0, PADDED), tl.arange(0, PIECE), tl.arange(0, R_BLOCK), tl.arange(0, TOKENS)
     PIECES: tl.constexpr = C // PIECE
     if PDL:
-        gdc_launch_dependents()
+        if PDL == EARLY:
+            gdc_launch_dependents()
         gdc_wait()
     length = tl.minimum(tl.load(lengths + row).to(tl.int32), capacity)  # a wrong length must not leave the table
     # Blocks are dealt out one by one, so that where the first one lies depends on no length.
@@ -132,6 +145,8 @@ def _attend(  # type: ignore[no-untyped-def]
         for i in tl.static_range(PIECES):
             sums += (product(p.to(k[i].dtype), k[i], before[i] * fade[:, None], WIDE),)
         most = higher
+    if PDL == LATE:
+        gdc_launch_dependents()
     total = tl.sum(exps, 1)
     # A share without tokens leaves zeros and the logarithm of none.
     inverse = tl.where(total > 0, 1 / total, 0.0)[:, None]
@@ -172,11 +187,11 @@ def combine(attended: Attended, W_V: torch.Tensor, gate: torch.Tensor, *, pdl: b
     """The same from the parts that `attend` left, added in the order of the shares."""
     B, shares, h, C = attended.latent.shape
     V = W_V.shape[-1]
-    out, rows = gate.new_empty(B, h * V), min(VALUES, V)
+    out, rows = gate.new_empty(B, h * V), min(VALUES if B > FEW else VALUES // 2, V)
     _combine[(V // rows, h, B)](
         attended.latent, attended.weights, W_V, gate, out, W_V.stride(0), W_V.stride(2), gate.stride(0),
-        HEADS=h, C=C, V=V, ROWS=rows, SHARES=shares, PADDED=power_of_two(shares), UNDER_WAY=min(UNDER_WAY, shares),
-        num_warps=4, **launch(pdl),
+        HEADS=h, C=C, V=V, ROWS=rows, SHARES=shares, PADDED=power_of_two(shares), ADDED=ADDED, FEWEST=HEADS,
+        WIDE=gate.dtype == torch.float32 or interpreted(), num_warps=4, num_stages=ADDED_STAGES, **launch(pdl),
     )  # fmt: skip
     return out
 
@@ -185,8 +200,11 @@ def combine(attended: Attended, W_V: torch.Tensor, gate: torch.Tensor, *, pdl: b
 def _combine(  # type: ignore[no-untyped-def]
     latent, weights, W_V, gate, out, w_head, w_value, gate_row,
     HEADS: tl.constexpr, C: tl.constexpr, V: tl.constexpr, ROWS: tl.constexpr, SHARES: tl.constexpr,
-    PADDED: tl.constexpr, UNDER_WAY: tl.constexpr, PDL: tl.constexpr,
+    PADDED: tl.constexpr, ADDED: tl.constexpr, FEWEST: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    """The shares' weights are a matrix of one row, which the tensor cores multiply: what a weight loses by rounding is
+    a second row.
+    """
     head, row, c = tl.program_id(1), tl.program_id(2), tl.arange(0, C)
     v = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     # The twin's W_V is a transposed view: a value's C columns lie together.
@@ -199,17 +217,21 @@ def _combine(  # type: ignore[no-untyped-def]
     first = row * SHARES * HEADS + head  # of this row's and head's parts, which lie HEADS apart
     logs = tl.load(weights + first + s * HEADS, mask=s < SHARES, other=float("-inf"))
     top = tl.max(logs, 0)
-    whole, sums = tl.sum(tl.exp2(logs - top), 0), tl.zeros([C], tl.float32)
-    for start in range(0, SHARES, UNDER_WAY):
-        parts = ()
-        for i in tl.static_range(UNDER_WAY):
-            at = first + (start + i) * HEADS
-            there = start + i < SHARES
-            log = tl.load(weights + at, mask=there, other=float("-inf"))
-            parts += ((log, tl.load(latent + at * C + c, mask=there, other=0.0)),)
-        for i in tl.static_range(UNDER_WAY):
-            sums += parts[i][1].to(tl.float32) * tl.exp2(parts[i][0] - top)
-    mixed = sums / whole
+    whole, sums = tl.sum(tl.exp2(logs - top), 0), tl.zeros([FEWEST, C], tl.float32)
+    kind, added = tl.arange(0, FEWEST)[:, None], tl.arange(0, ADDED)
+    at = first + added * HEADS
+    log = tl.load(weights + at, mask=added < SHARES, other=float("-inf"))
+    for start in range(0, SHARES, ADDED):
+        there = start + added < SHARES
+        part = tl.load(latent + at[:, None] * C + c[None, :], mask=there[:, None], other=0.0)
+        exact = tl.exp2(log - top)
+        at += ADDED * HEADS
+        log = tl.load(weights + at, mask=start + ADDED + added < SHARES, other=float("-inf"))
+        weight = exact.to(part.dtype)
+        lost = (exact - weight.to(tl.float32)).to(part.dtype)
+        both = tl.where(kind == 0, weight[None, :], tl.where(kind == 1, lost[None, :], 0.0))
+        sums = product(both.to(part.dtype), part, sums, WIDE)
+    mixed = tl.sum(sums, 0) / whole
     # Rounded where the twin rounds: the latent, the values, and what the gate leaves.
     dtype: tl.constexpr = out.dtype.element_ty
     o = tl.sum(w.to(tl.float32) * mixed.to(dtype).to(tl.float32)[None, :], 1).to(dtype).to(tl.float32)

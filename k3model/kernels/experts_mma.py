@@ -19,7 +19,7 @@ import torch
 
 from k3model.kernels import tiles
 from k3model.kernels.choices import Choice
-from k3model.kernels.language import gdc_launch_dependents, gdc_wait, launch
+from k3model.kernels.language import EARLY, LATE, gdc_launch_dependents, gdc_wait, launch
 from k3model.kernels.packed import Hits, Packed
 from k3model.kernels.tiles import (
     constexpr,
@@ -94,12 +94,12 @@ def experts(
     up, down = choices
     _gate_up[(2 * inner // up.block_n, listed)](
         z, *_in_words(packed.w13, packed.w13_scale), hits.experts, hits.reads, h, z.stride(0), beta, linear_beta,
-        K=latent, N=inner, B=batch, **_blocks(up, latent, 16 // up.warps), **launch(pdl),
+        K=latent, N=inner, B=batch, **_blocks(up, latent, 16 // up.warps), **launch(pdl, batch),
     )  # fmt: skip
     _down[(latent // down.block_n,)](
         h, *_in_words(packed.w2, packed.w2_scale), hits.experts, hits.slots, hits.reads, mix, out,
         mix.stride(0), mix.stride(1), listed,
-        K=inner, N=latent, B=batch, **_blocks(down, inner, 2), **launch(pdl),
+        K=inner, N=latent, B=batch, **_blocks(down, inner, 2), **launch(pdl, batch),
     )  # fmt: skip
     return out
 
@@ -152,7 +152,7 @@ def _gate_up(
     K: gl.constexpr, N: gl.constexpr, B: gl.constexpr,
     ROWS: gl.constexpr, AHEAD: gl.constexpr, PARTS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    if PDL:
+    if PDL == EARLY:
         gdc_launch_dependents()
     HALF: gl.constexpr = ROWS // 2
     j, listed = gl.program_id(1), gl.num_programs(1)
@@ -178,6 +178,8 @@ def _gate_up(
             following_x = _ask_x(x_at, s + 1, K, PARTS)
         fence()
         acc = mma_v2(_restored(now, PARTS), x, acc)
+    if PDL == LATE:
+        gdc_launch_dependents()
     dtype: gl.constexpr = out.dtype.element_ty
     h = situ_of_halves(gl.sum(acc, 0), beta, linear_beta, dtype)
     n = first + gl.arange(0, HALF, layout=gl.SliceLayout(1, h.type.layout))[:, None]
@@ -192,7 +194,7 @@ def _down(
     ROWS: gl.constexpr, AHEAD: gl.constexpr, PARTS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Experts one after the other, ascending; what the next one needs is asked for while this one's is used."""
-    if PDL:
+    if PDL == EARLY:
         gdc_launch_dependents()
     first = gl.program_id(0) * ROWS
     block = of_middle(_scales(PARTS, ROWS), ROWS) // 8
@@ -234,6 +236,8 @@ def _down(
         # What rows that miss this expert have here is another row's.
         total += gl.where(slot >= 0, acc * weight, 0.0)
         x_here, slot = x_there, next_slot
+    if PDL == LATE:
+        gdc_launch_dependents()
     y = gl.sum(total, 0)
     n = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, y.type.layout))[:, None]
     column = gl.arange(0, 8, layout=gl.SliceLayout(0, y.type.layout))[None, :]

@@ -132,7 +132,7 @@ def _launch(
         shapes |= {"BLOCK_K": blocks.block_k}
     kernel[(programs,)](
         x, weight, out, weight if norm is None else norm, x.stride(0), rows, eps, *betas,
-        AHEAD=min(blocks.ahead, pieces), LOOP=programs < of, num_warps=blocks.warps, **shapes, **launch(pdl),
+        AHEAD=min(blocks.ahead, pieces), LOOP=programs < of, num_warps=blocks.warps, **shapes, **launch(pdl, batch),
     )  # fmt: skip
     return out
 

@@ -11,7 +11,7 @@ Out of scope: the tensor cores (`gemv_mma.py`), which path serves which shape (`
 
 from __future__ import annotations
 
-from k3model.kernels.language import gdc_launch_dependents, gdc_wait, jit, tl
+from k3model.kernels.language import EARLY, LATE, gdc_launch_dependents, gdc_wait, jit, tl
 
 
 @jit
@@ -26,7 +26,7 @@ def gemv_fma(
     if LOOP:
         block += every
         while block * BLOCK_N < N:
-            _fma_block(block, x, w, out, norm, x_row, N, eps, beta, linear_beta, K, B, PAIR, NORM, BLOCK_N, BLOCK_K, EVEN, AHEAD, False)  # fmt: skip  # noqa: E501
+            _fma_block(block, x, w, out, norm, x_row, N, eps, beta, linear_beta, K, B, PAIR, NORM, BLOCK_N, BLOCK_K, EVEN, AHEAD, 0)  # fmt: skip  # noqa: E501
             block += every
 
 
@@ -42,8 +42,8 @@ def _fma_block(
     row, k = block * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     at = w + row[:, None] * K + k[None, :]
     inside = (row < N)[:, None]
-    if PDL:
-        gdc_launch_dependents()  # the next kernel may ask for its weights as soon as this one has asked for its own
+    if PDL == EARLY:
+        gdc_launch_dependents()
     tiles = ()
     for s in tl.static_range(AHEAD):
         for half in tl.static_range(HALVES):
@@ -77,6 +77,8 @@ def _fma_block(
             if PAIR:
                 new = new + (sums[b * HALVES + 1] + _by_eight(second * v[None, :], BLOCK_N, BLOCK_K),)
         sums = new
+    if PDL == LATE:
+        gdc_launch_dependents()
     for b in tl.static_range(B):
         y = tl.sum(sums[b * HALVES], 1)
         if PAIR:

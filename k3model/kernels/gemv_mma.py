@@ -13,7 +13,7 @@ weight multiplies x before, 1 / rms the sum after, in float32. Out of scope: col
 
 from __future__ import annotations
 
-from k3model.kernels.language import gdc_launch_dependents, gdc_wait
+from k3model.kernels.language import EARLY, LATE, gdc_launch_dependents, gdc_wait
 from k3model.kernels.tiles import (
     constexpr,
     fence,
@@ -50,7 +50,7 @@ def gemv_mma(
     if LOOP:
         block += every
         while block * BLOCK_N < N:
-            _block(block, x, w, out, norm, x_row, N, eps, beta, linear_beta, K, B, PAIR, NORM, BLOCK_N, EVEN, AHEAD, PARTS, False)  # fmt: skip  # noqa: E501
+            _block(block, x, w, out, norm, x_row, N, eps, beta, linear_beta, K, B, PAIR, NORM, BLOCK_N, EVEN, AHEAD, PARTS, 0)  # fmt: skip  # noqa: E501
             block += every
 
 
@@ -76,8 +76,8 @@ def _block(
         wanted = (r < BLOCK_N) & (row < N)
     part = of_parts(a, PARTS) * PIECE
     at = w + row * K + part + of_last(a, PIECE)
-    if PDL:
-        gdc_launch_dependents()  # the next kernel may ask for its weights as soon as this one has asked for its own
+    if PDL == EARLY:
+        gdc_launch_dependents()
     tiles = ()
     for s in gl.static_range(AHEAD):
         tiles = tiles + (_piece(at, wanted, part, s * WIDTH, K, PARTS, WHOLE, True),)
@@ -110,6 +110,8 @@ def _block(
             squares = mma_v2(_piece(own_at, own < B, part, s * WIDTH, K, PARTS, False, False), v, squares)
             v = v * weight
         acc = mma_v2(tile, v, acc)
+    if PDL == LATE:
+        gdc_launch_dependents()
     y = over_parts(acc, PARTS)
     if NORM:
         y = y * _rms_scale(over_parts(squares, PARTS), eps, K)[None, :]

@@ -16,9 +16,12 @@ try:
 
     jit: Callable[..., Any] = triton.jit
     found = True
+    #: What PDL is in a kernel where it is on: the next one is called near this one's end, or at its start.
+    LATE, EARLY = tl.constexpr(1), tl.constexpr(2)
 except ImportError:  # pragma: no cover - CI has no Triton
     triton = tl = gdc_launch_dependents = gdc_wait = None
     found = False
+    LATE = EARLY = None
 
     def jit(kernel: Callable[..., Any]) -> Any:
         """Keeps the kernel's name; it is never launched, because `kernels.ops` refuses first."""
@@ -35,10 +38,15 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def launch(pdl: bool) -> dict[str, Any]:
+def launch(pdl: bool, rows: int = 1) -> dict[str, Any]:
     """Arguments of every launch. With programmatic dependent launch a kernel may start before the one ahead of it ends:
 
     it calls `gdc_wait` (under `if PDL:`) before it reads or writes anything that another kernel writes or reads, and
-    `gdc_launch_dependents` as early as it likes. Loads of weights may stand before the wait.
+    `gdc_launch_dependents` when it likes. Loads of weights may stand before the wait. A kernel that fills the GPU makes
+    its call by `rows`, those of the batch: with one, its many small programs come and go, and the next kernel's find
+    room anywhere. With more, about one large program a multiprocessor stays to the end: the next kernel's, called
+    early, would crowd where there is room, and finish late.
     """
-    return {"PDL": True, "launch_pdl": True} if pdl else {"PDL": False}
+    if not pdl:
+        return {"PDL": 0}
+    return {"PDL": 2 if rows == 1 else 1, "launch_pdl": True}

@@ -5,7 +5,8 @@
 In: a preset with options. Out: a filled cache and one line a process. What is compiled is a model of sixteen layers
 with a snapshot every other one: every shape and number of candidates that the deep model has. Kernels of a step are
 compiled one after the other, so beside each batch's step its attention and feed-forward parts run in processes of their
-own, and the step finds most of its kernels in the cache. Out of scope: timing.
+own, and the step finds most of its kernels in the cache. They share the GPU's memory: parts have four layers.
+Out of scope: timing.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from k3model.config import K3Config, preset
 if TYPE_CHECKING:
     from k3model.capture import Decode
 
-LAYERS, MLA_LAYERS, BLOCK = 16, (3, 7, 11, 15), 2
+LAYERS, BLOCK, PART_LAYERS = 16, 2, 4
 #: What one process compiles: a whole step, or the part of one family.
 STEP, FAMILIES = "step", ("KDA", "MLA", "MoE")
 
 
-def shallow(config: K3Config) -> K3Config:
-    """The same widths, few layers; nothing to do where the model is no deeper."""
-    if config.layers <= LAYERS:
+def shallow(config: K3Config, part: str = STEP) -> K3Config:
+    """The same widths, few layers, every fourth MLA; nothing to do where the model is no deeper."""
+    layers = LAYERS if part == STEP else PART_LAYERS
+    if config.layers <= layers:
         return config
-    return replace(config, layers=LAYERS, mla_layers=MLA_LAYERS, attn_res_block=BLOCK)
+    return replace(config, layers=layers, mla_layers=tuple(range(3, layers, 4)), attn_res_block=BLOCK)
 
 
 def warm(config: K3Config, batch: int, rows: int, context: int, part: str = STEP) -> float:
@@ -40,7 +42,7 @@ def warm(config: K3Config, batch: int, rows: int, context: int, part: str = STEP
     from k3model.decode import build
     from k3model.policy import policy
 
-    model = build(shallow(config), device="cuda", max_batch=rows, context=context)
+    model = build(shallow(config, part), device="cuda", max_batch=rows, context=context)
     started = time.monotonic()
     session = Decode(model, policy("serial"), batch)
     session.clear()
