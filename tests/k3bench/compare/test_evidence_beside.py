@@ -29,7 +29,7 @@ def _build(arm: Arm, source: str) -> Build:
     )
 
 
-def _family(arm: Arm, name: str, busy: float, residency: float) -> FamilySummary:
+def _family(arm: Arm, name: str, busy: float, residency: float, same_lane: float = 0.0) -> FamilySummary:
     return FamilySummary(
         arm=arm,
         family=name,
@@ -40,7 +40,7 @@ def _family(arm: Arm, name: str, busy: float, residency: float) -> FamilySummary
         share_of_busy_pct=100 * residency / busy,
         kernels_only_busy_ms_per_step=busy,
         kernels_only_residency_ms_per_step=residency,
-        same_lane_only_ms_per_step=0.0,
+        same_lane_only_ms_per_step=same_lane,
         worst_residency_ms_per_step=residency,
         worst_file="t.sqlite",
     )
@@ -72,6 +72,20 @@ def test_the_trace_explains_the_gain_or_is_said_not_to() -> None:
         assert {(f.arm, f.family) for f in how.families} == {
             (a, f) for a in ("before", "after") for f in ("KDA", "MLA")
         }
+
+
+def test_waiting_kernels_of_one_stream_are_said_to_count_as_busy() -> None:
+    """Programmatic dependent launch puts kernels of one lane on top of each other; timestamps skew by less."""
+    of = plan()
+    rows = points(of, noisy(-0.04, 0.003))
+    for same_lane, said in ((1.0, True), (0.001, False)):
+        trace = _residency(0.9)
+        before = (_family("before", "KDA", 4.6, 0.0, same_lane), _family("before", "MLA", 2.1, 0.0, same_lane))
+        trace = trace.model_copy(update={"summaries": (*before, *trace.summaries[1::2])})
+        seen = campaign(of, rows, residency=[trace, trace])
+        assert seen.mechanism is not None
+        assert seen.mechanism.same_lane_ms_per_step == (2 * same_lane if said else None)
+        assert ("2.000 ms a step: kernels of one stream on top of each other" in pull_request(report(seen))) is said
 
 
 def test_kinds_of_evidence_that_are_not_there_are_outstanding() -> None:

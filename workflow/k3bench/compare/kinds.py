@@ -22,6 +22,8 @@ from k3bench.records.residency import FamilySummary, Residency
 
 #: Verdicts that an unchanged build should not get.
 CALLED_AT_ZERO = ("improvement", "regression", "disagreement")
+#: Less overlap inside lanes than this share of busy is skew of timestamps, not programmatic dependent launch.
+SKEW = 0.01
 
 
 def mechanism(
@@ -53,7 +55,14 @@ def mechanism(
         sources=tuple(sorted(t.file for r in records for t in r.traces)),
         n_collectives=sum(c.n_kernels for c in collectives) if collectives else None,
         collectives_concurrent_ns=sum(c.concurrent_ns for c in collectives) if collectives else None,
+        same_lane_ms_per_step=_same_lane([row for row in rows if row.arm == "before"], len(records)),
     )
+
+
+def _same_lane(rows: Sequence[FamilySummary], n_records: int) -> float | None:
+    """Overlap inside single lanes in one arm, milliseconds a step: mean over records; None where it is but skew."""
+    inside = sum(row.same_lane_only_ms_per_step for row in rows)
+    return inside / n_records if inside > SKEW * sum(row.busy_ms_per_step for row in rows) else None
 
 
 def _family(rows: Sequence[FamilySummary], records: Sequence[Residency]) -> FamilyMechanism:

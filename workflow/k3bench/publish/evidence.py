@@ -67,6 +67,12 @@ def _explained(found: At) -> list[Block]:
     if found.n_collectives:
         ns, n = count(found.collectives_concurrent_ns), count(found.n_collectives)
         lines.append(f"{n} collectives in the traces; concurrent on two lanes: {ns} ns")
+    if found.same_lane_ms_per_step:
+        lines.append(
+            f"{fixed(found.same_lane_ms_per_step, 3)} ms a step: kernels of one stream on top of each other before the"
+            " change (programmatic dependent launch). A kernel that waits for the one ahead counts as busy, so busy"
+            " times, residency, headroom and ideal are upper bounds"
+        )
     if found.beyond_ceiling.raw:
         lines.append(bold("even the low end of the gain exceeds the ideal, so something besides the overlap changed"))
     return [Bullets(tuple(lines))] if lines else []

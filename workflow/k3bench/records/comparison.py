@@ -348,7 +348,7 @@ class FamilyMechanism(Grown):
 class Mechanism(Grown):
     """Does the trace explain the gain? Times are per decode step."""
 
-    ADDED: ClassVar[tuple[str, ...]] = ("n_collectives", "collectives_concurrent_ns")
+    ADDED: ClassVar[tuple[str, ...]] = ("n_collectives", "collectives_concurrent_ns", "same_lane_ms_per_step")
     families: tuple[FamilyMechanism, ...]
     gain_ms_per_step: Finite | None = None
     #: busy time that the change removed: what the trace explains
@@ -363,6 +363,8 @@ class Mechanism(Grown):
     #: kernels of collectives in all traces, and the time in which two of a device ran at once; None without any
     n_collectives: int | None = None
     collectives_concurrent_ns: int | None = None
+    #: before the change, kernels on top of each other in one lane, over all families; None below 1 % of busy
+    same_lane_ms_per_step: Finite | None = None
 
 
 class EqualityRow(Model):
