@@ -6,7 +6,7 @@
 #   benchmarks/h200_observation.sh obs1 measure     rebuild (an empty Triton cache), then the timed runs
 #   benchmarks/h200_observation.sh zero1 measure    the same with both arms equal, on the same boot
 #   benchmarks/h200_observation.sh obs1 evidence    profiled runs (nsys where it works, Kineto), residency, equality
-#   benchmarks/h200_observation.sh obs1 all         measure, then evidence
+#   benchmarks/h200_observation.sh obs1 all         measure, then evidence; or each on a card of its own, beside each other
 #   K3_DRY=1 OUT=/tmp/dry benchmarks/h200_observation.sh obs1 all     nano on a CPU: the path, not the times
 #
 # RECIPE: another recipe for this kind of machine (h200_ranks.sh gives one over several GPUs). ONE_TOOL: no Kineto beside.
@@ -65,15 +65,18 @@ evidence() {
     nsys=$(ls -d /opt/nvidia/nsight-compute/*/host/target-linux-x64 2> /dev/null | tail -1)
     [ -n "$nsys" ] && PATH="$PATH:$nsys"
     if [ -n "${LIBDW:-}" ] && [ -f "$LIBDW" ]; then cp "$LIBDW" /usr/lib/x86_64-linux-gnu/libdw.so.1 && ldconfig; fi
+    # Where this card has not measured, it builds; its kernels are then compiled before anything is profiled.
+    python3 -m k3bench build "$root/plan.json" "p${observation##*[a-z]}" > /dev/null || return 1
+    [ -d "$TRITON_CACHE_DIR" ] || warm rank-93 8448 || return 1
     traces=$seen/traces
     profiles nsys "$traces" || { say "nsys: NOT run; Kineto is the trace"; rm -rf "$traces"; profiles kineto "$traces"; }
     [ "${ONE_TOOL:-}" ] || [ -d "$seen/traces-kineto" ] || profiles kineto "$seen/traces-kineto" || say "Kineto beside nsys: NOT run"
     if ls "$traces"/*.collected.json > /dev/null 2>&1; then
-        python3 -m k3bench trace --collected "$traces" --families --out "$seen/residency.json"
+        python3 -m k3bench trace --collected "$traces" --families --out "$seen/residency.json" &&
+            say "traced" || say "residency: NOT read from the traces"
     else
         say "residency: NOT run, no trace"
     fi
-    say "traced"
     warm small 320
     warm block-12 320
     python3 -m k3bench verify "$root/plan.json" "$observation" --budget "${VERIFY_S:-75}" --out "$seen/equivalence.json"
