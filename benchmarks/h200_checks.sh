@@ -56,6 +56,6 @@ done
 side_by_side=""
 python3 -c 'import xdist' 2> /dev/null && side_by_side="-n 6"
 # shellcheck disable=SC2086
-timeout 400 python3 -m pytest tests/k3model -m gpu -q -p no:cacheprovider $side_by_side > "$OUT/pytest.txt" 2>&1
+timeout 400 python3 -m pytest tests/k3model -m gpu -q -p no:cacheprovider $side_by_side --junitxml "$OUT/pytest.xml" > "$OUT/pytest.txt" 2>&1
 row "pytest tests/k3model -m gpu" "$(tail -1 "$OUT/pytest.txt")"
 printf '\n%s' "$table"

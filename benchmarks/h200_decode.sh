@@ -19,7 +19,7 @@ case "$stage" in
         side_by_side=""
         python3 -c 'import xdist' 2> /dev/null && side_by_side="-n 8"
         # shellcheck disable=SC2086
-        python3 -m pytest tests/k3model/kernels -m gpu -q -p no:cacheprovider $side_by_side > "$OUT/tests.txt" 2>&1
+        python3 -m pytest tests/k3model/kernels -m gpu -q -p no:cacheprovider $side_by_side --junitxml "$OUT/tests.xml" > "$OUT/tests.txt" 2>&1
         tail -1 "$OUT/tests.txt"
         python3 -m k3bench plan recipes/h200-rank93.yaml --out "$OUT/plan.json" > /dev/null
         for arm in before after; do python3 -m k3bench build "$OUT/plan.json" "p1/$arm" > /dev/null; done

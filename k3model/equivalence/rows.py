@@ -21,7 +21,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Probe:
-    """One question, not yet asked. `run` may raise: the suite turns that into a row."""
+    """One question, not yet asked. `run` may raise: the suite turns that into a row.
+
+    `left_out` says why it is never asked here, however much time there is.
+    """
 
     kind: Kind
     what: str
@@ -29,6 +32,7 @@ class Probe:
     batch: int | None
     run: Callable[[], Outcome]
     needs_cuda: bool = True
+    left_out: str = ""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def _probes(
     yield from control_probes(rig, batches)
     for probe in forks:
         if probe.what == PRESSED:
-            yield replace(probe, run=lambda: not_run(LEFT_WAITING)) if distributed else probe
+            yield replace(probe, left_out=LEFT_WAITING) if distributed else probe
 
 
 def _lacks_cuda(rig: Rig, probe: Probe) -> bool:
@@ -100,13 +100,15 @@ def _lacks_cuda(rig: Rig, probe: Probe) -> bool:
 
 
 def _outcome(rig: Rig, probe: Probe, clock: _Clock) -> Outcome:
-    if rig.any_rank(clock.is_over):
+    if not probe.left_out and rig.any_rank(clock.is_over):
         return not_run(f"the time for probes, {clock.budget_s:.0f} s, was over")
     return ask(probe, rig.settle)
 
 
 def ask(probe: Probe, settle: Callable[[], None] = lambda: None) -> Outcome:
     """Run one probe; an error is an outcome too. `settle` waits for the device, whose errors come late."""
+    if probe.left_out:
+        return not_run(probe.left_out)
     try:
         with torch.no_grad():
             outcome = probe.run()

@@ -149,6 +149,13 @@ def test_out_of_memory_is_not_run() -> None:
     assert ask(Probe("fork", "what", "three", 1, hungry)).status == "not_run"  # type: ignore[arg-type]
 
 
+def test_a_probe_that_is_left_out_says_why_and_is_not_asked() -> None:
+    """Whatever it would have done."""
+    asked: list[str] = []
+    outcome = ask(Probe("fork", "what", "three", 1, lambda: asked.append("run"), left_out="ranks"))  # type: ignore[arg-type,func-returns-value,return-value]
+    assert (outcome.status, outcome.reason, asked) == ("not_run", "ranks", [])
+
+
 def test_probes_past_the_budget_say_so() -> None:
     """Time that is over leaves rows, not holes."""
     rows = list(probe_rows(Subject("nano"), device="cpu", batches=(1,), budget_s=0))
