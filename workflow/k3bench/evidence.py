@@ -6,7 +6,7 @@ error; a file that lies about its content is an error. Out of scope: judging.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from k3bench.errors import RecordError, StoreError
 from k3bench.records.base import Record
 from k3bench.records.equivalence import Equivalence
 from k3bench.records.fingerprint import Fingerprint
-from k3bench.records.measurement import Allocation, Block, Measurement
+from k3bench.records.measurement import Allocation, Block, Measurement, PointRef
 from k3bench.records.noise import Noise
 from k3bench.records.plan import Build, Plan
 from k3bench.records.reported import Reported
@@ -25,7 +25,7 @@ from k3bench.store import CampaignFolder, is_unmade, read_record
 
 @dataclass(frozen=True)
 class Evidence:
-    """The records of one measured campaign. `points` are the accepted ones; `superseded` only counts fragments."""
+    """The records of one measured campaign. `points` are those that an allocation accepts and a block closes."""
 
     plan: Plan
     points: tuple[Measurement, ...]
@@ -33,7 +33,8 @@ class Evidence:
     allocations: tuple[Allocation, ...]
     builds: tuple[Build, ...]
     fingerprints: tuple[Fingerprint, ...]
-    residency: tuple[Residency, ...]
+    #: by observation
+    residency: Mapping[str, Residency]
     equivalence: tuple[Equivalence, ...]
 
     def others(self) -> dict[str, Any]:
@@ -62,16 +63,19 @@ def read_evidence(root: Path) -> Evidence | Reported:
         )
     plan = read_record(folder.plan, Plan)
     allocations = tuple(_allocations(folder, plan))
-    points = tuple(p for a in allocations for p in _accepted_points(folder, a))
+    blocks = tuple(b for o in plan.observations for b in folder.records(o.id, "blocks", Block))
+    closed = {(b.observation, ref) for b in blocks for ref in b.points}
+    points = tuple(p for a in allocations for p in _accepted_points(folder, a, closed))
+    accepted = {(p.observation, p.name.block, p.name.attempt) for p in points}
     return Evidence(
         plan=plan,
         points=points,
-        blocks=tuple(_accepted_blocks(folder, plan, points)),
+        blocks=tuple(b for b in blocks if (b.observation, b.block, b.attempt) in accepted),
         allocations=allocations,
         builds=tuple(_builds(folder, plan)),
         fingerprints=tuple(f for o in plan.observations for f in folder.records(o.id, "fingerprints", Fingerprint)),
-        residency=tuple(_each(folder, plan, "residency", Residency)),
-        equivalence=tuple(_each(folder, plan, "equivalence", Equivalence)),
+        residency=dict(_each(folder, plan, "residency", Residency)),
+        equivalence=tuple(found for _, found in _each(folder, plan, "equivalence", Equivalence)),
     )
 
 
@@ -83,10 +87,24 @@ def _allocations(folder: CampaignFolder, plan: Plan) -> Iterator[Allocation]:
                 yield read_record(path, Allocation)
 
 
-def _accepted_points(folder: CampaignFolder, allocation: Allocation) -> Iterator[Measurement]:
-    """The points an allocation vouches for. Raises `RecordError` when one is not what was measured."""
+def _accepted_points(
+    folder: CampaignFolder, allocation: Allocation, closed: Collection[tuple[str, PointRef]]
+) -> Iterator[Measurement]:
+    """The points that an allocation vouches for and a block's closing record names.
+
+    Raises `StoreError` when one is not there, `RecordError` when one is not what was measured.
+    """
     for ref in allocation.accepted:
+        if (allocation.observation, ref) not in closed:
+            continue
         path = folder.point(allocation.observation, ref.point)
+        if not path.exists():
+            raise StoreError(
+                f"a point is missing that {allocation.allocation}.json of {allocation.observation} lists as measured",
+                where=str(path),
+                fix="restore the file, or measure its block again: k3bench measure PLAN "
+                f"{allocation.observation}/{allocation.allocation}",
+            )
         point = read_record(path, Measurement)
         if point.digest() != ref.digest:
             raise RecordError(
@@ -95,14 +113,6 @@ def _accepted_points(folder: CampaignFolder, allocation: Allocation) -> Iterator
                 fix="restore the file from a copy, or move the campaign folder away and measure again",
             )
         yield point
-
-
-def _accepted_blocks(folder: CampaignFolder, plan: Plan, points: tuple[Measurement, ...]) -> Iterator[Block]:
-    accepted = {(p.observation, p.name.block, p.name.attempt) for p in points}
-    for observation in plan.observations:
-        for block in folder.records(observation.id, "blocks", Block):
-            if (block.observation, block.block, block.attempt) in accepted:
-                yield block
 
 
 def _builds(folder: CampaignFolder, plan: Plan) -> Iterator[Build]:
@@ -115,8 +125,8 @@ def _builds(folder: CampaignFolder, plan: Plan) -> Iterator[Build]:
 R = TypeVar("R", bound=Record)
 
 
-def _each(folder: CampaignFolder, plan: Plan, kind: str, record: type[R]) -> Iterator[R]:
+def _each(folder: CampaignFolder, plan: Plan, kind: str, record: type[R]) -> Iterator[tuple[str, R]]:
     for observation in plan.observations:
         path = folder.observation(observation.id) / f"{kind}.json"
         if path.exists():
-            yield read_record(path, record)
+            yield observation.id, read_record(path, record)

@@ -64,7 +64,7 @@ def test_the_trace_explains_the_gain_or_is_said_not_to() -> None:
     of = plan()
     rows = points(of, noisy(-0.04, 0.003))
     for ideal, beyond in ((0.9, False), (0.1, True)):
-        how = campaign(of, rows, residency=[_residency(ideal)]).mechanism
+        how = campaign(of, rows, residency={"obs1": _residency(ideal)}).mechanism
         assert how is not None
         assert round(how.explained_ms_per_step or 0, 6) == 0.5
         assert round(how.ceiling_ms_per_step or 0, 6) == 1.0
@@ -82,7 +82,7 @@ def test_waiting_kernels_of_one_stream_are_said_to_count_as_busy() -> None:
         trace = _residency(0.9)
         before = (_family("before", "KDA", 4.6, 0.0, same_lane), _family("before", "MLA", 2.1, 0.0, same_lane))
         trace = trace.model_copy(update={"summaries": (*before, *trace.summaries[1::2])})
-        seen = campaign(of, rows, residency=[trace, trace])
+        seen = campaign(of, rows, residency={"obs1": trace, "obs2": trace})
         assert seen.mechanism is not None
         assert seen.mechanism.same_lane_ms_per_step == (2 * same_lane if said else None)
         assert ("2.000 ms a step: kernels of one stream on top of each other" in pull_request(report(seen))) is said
@@ -103,11 +103,12 @@ def test_probes_that_did_not_run_or_failed_stay_outstanding() -> None:
         EquivalenceRow(kind="fork", status="pass", what="fork 1", preset="nano", policy="after"),
         EquivalenceRow(kind="greedy", status="not_run", what="greedy", preset="nano", policy="after", reason="no CUDA"),
         EquivalenceRow(kind="fork", status="fail", what="fork 3", preset="nano", policy="after"),
+        EquivalenceRow(kind="control", status="pass", what="wait removed", preset="nano", policy="broken"),
     )
     record = Equivalence(
         campaign="made-up",
         observation="obs1",
-        builds={},
+        builds={"before": DIGEST, "after": DIGEST},
         device="cpu",
         versions={},
         settings={},
@@ -117,7 +118,7 @@ def test_probes_that_did_not_run_or_failed_stay_outstanding() -> None:
     of = plan()
     seen = campaign(of, points(of, noisy()), equivalence=[record])
     assert seen.equality is not None
-    assert len(seen.equality) == 3
+    assert len(seen.equality) == 4
     open_rows = {(o.what, o.fix) for o in seen.outstanding if o.kind == "equality"}
     assert open_rows == {("greedy: not run", "no CUDA"), ("fork 3: failed", "")}
 
@@ -153,8 +154,8 @@ def test_arms_that_differ_in_more_than_what_was_declared_are_flagged() -> None:
     rows = points(of, noisy())
     same = campaign(of, rows, builds=[_build("before", "a"), _build("after", "a")])
     other = campaign(of, rows, builds=[_build("before", "a"), _build("after", "b")])
-    assert "environment_unverified" not in same.headline.flags
-    assert "environment_unverified" in other.headline.flags
+    assert not any("sources" in o.what for o in same.outstanding)
+    assert "environment_differs" in other.headline.flags
     assert any(o.kind == "environment" and "sources" in o.what for o in other.outstanding)
     assert {i.kind for i in other.inputs} == {"plan", "build"}
     assert all(i.digest != DIGEST for i in other.inputs)

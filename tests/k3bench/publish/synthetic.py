@@ -17,7 +17,8 @@ import numpy as np
 from k3bench.compare.campaign import campaign
 from k3bench.plan import make_plan
 from k3bench.records import comparison as c
-from k3bench.records.measurement import ARMS_OF, Allocation, Arm, Check, Measurement, PointName, PointRef
+from k3bench.records.fingerprint import Fingerprint, Host, Moving, Stable
+from k3bench.records.measurement import ARMS_OF, Allocation, Arm, Block, Check, Measurement, PointName, PointRef
 from k3bench.records.plan import Build, Plan, PlannedBlock, PlannedObservation
 from k3bench.records.recipe import Arms, ArmSpec, EngineSpec, ObservationSpec, Recipe, Truth, Workload
 from k3bench.store import CampaignFolder, gzip_bytes, write_atomic, write_record
@@ -70,6 +71,7 @@ class Made:
     plan: Plan
     points: tuple[Measurement, ...]
     fragments: tuple[Measurement, ...]
+    blocks: tuple[Block, ...]
     allocations: tuple[Allocation, ...]
     builds: tuple[Build, ...]
     raw: dict[str, bytes]
@@ -87,13 +89,27 @@ def make(spec: Spec) -> Made:
     fragments = tuple(_fragment(p) for p in points[: spec.superseded])
     raw.update({f.id: raw[p.id] for f, p in zip(fragments, points, strict=False)})
     allocations = tuple(_allocation(spec, o, points, fragments) for o in plan.observations)
-    found = campaign(plan, points, allocations=allocations, builds=builds)
+    blocks = tuple(_block(spec, o, block, points) for o in measured for block in o.blocks)
+    found = campaign(plan, points, blocks=blocks, allocations=allocations, builds=builds, fingerprints=(FINGERPRINT,))
     if spec.evidence:
         found = _with_evidence(found)
-    return Made(plan, points, fragments, allocations, builds, raw, found)
+    return Made(plan, points, fragments, blocks, allocations, builds, raw, found)
 
 
 ARMS: tuple[Arm, Arm] = ("before", "after")
+FINGERPRINT = Fingerprint(
+    taken="2026-05-04T08:00:00Z",
+    stable=Stable(
+        host=Host(
+            name="made-up", system="Linux", kernel="6.1", machine="x86_64", cpu_model=None, cpu_count=1, cpus_usable=1,
+            governors=None, memory_mb=None,
+        ),
+        device="simulated", gpus=(), driver=None, cuda_driver=None, python="3.12", packages={}, repository=None,
+        environment={}, slurm={},
+    ),
+    moving=Moving(gpus=(), cpu_mhz_low=None, cpu_mhz_high=None, load_1min=None, memory_available_mb=None),
+    absent={},
+)  # fmt: skip
 
 
 def build(spec: Spec) -> c.Comparison:
@@ -110,6 +126,9 @@ def write(spec: Spec, root: Path) -> Path:
     for p in (*made.points, *made.fragments):
         write_record(folder.point(p.observation, str(p.name)), p)
         write_atomic(folder.raw(p.observation, str(p.name)), made.raw[p.id])
+    for block in made.blocks:
+        write_record(folder.block(block.observation, f"b{block.block:03d}-a{block.attempt}"), block)
+        write_record(folder.fingerprint(block.observation, FINGERPRINT.digest()), FINGERPRINT)
     for a in made.allocations:
         write_record(folder.allocation(a.observation, a.allocation), a)
     write_record(folder.comparison, made.comparison)
@@ -161,7 +180,7 @@ def _point(
         zero_change=observation.zero_change,
         rack=observation.rack,
         pair=observation.pair,
-        build="cd" * 32,
+        build=_build(observation.pair, observation.arm(arm)).identity,
         allocation="alloc1",
         key="ef" * 32,
         job=f"27200{hour:02d}",
@@ -187,7 +206,7 @@ def _point(
         batch_tpot_ms=(tpot,) * 5,
         raw=f"{name}.jsonl.gz",
         raw_digest=hashlib.sha256(raw).hexdigest(),
-        fingerprint="01" * 32,
+        fingerprint=FINGERPRINT.digest(),
         checks=(Check(name="requests_succeeded", ok=not failed, detail="2 requests failed" if failed else ""),),
     )
     return point, raw
@@ -197,6 +216,17 @@ def _fragment(point: Measurement) -> Measurement:
     """The same point of an attempt that was broken off: other values, superseded by attempt 1."""
     metrics = {name: round(value * 1.01, 6) for name, value in point.metrics.items()}
     return point.model_copy(update={"name": point.name.model_copy(update={"attempt": 0}), "metrics": metrics})
+
+
+def _block(spec: Spec, observation: PlannedObservation, block: PlannedBlock, points: tuple[Measurement, ...]) -> Block:
+    mine = [p for p in points if (p.observation, p.name.block) == (observation.id, block.number)]
+    return Block(
+        campaign=spec.name, observation=observation.id, allocation="alloc1", key="ef" * 32, job=mine[0].job,
+        block=block.number, attempt=1, order=block.order, started=mine[0].started, ended=mine[-1].ended,
+        fingerprint_before=FINGERPRINT.digest(), fingerprint_after=FINGERPRINT.digest(),
+        points=tuple(PointRef(point=str(p.name), digest=p.digest()) for p in mine),
+        checks=(Check(name="machine_unchanged", ok=True),),
+    )  # fmt: skip
 
 
 def _allocation(

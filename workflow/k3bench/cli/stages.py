@@ -10,6 +10,7 @@ from k3bench.cli.verb import Verbs, add_verb
 from k3bench.errors import RecordError
 
 if TYPE_CHECKING:
+    from k3bench.records.comparison import Comparison
     from k3bench.records.plan import Plan
     from k3bench.records.recipe import Recipe
     from k3bench.records.residency import Collected
@@ -264,6 +265,21 @@ def _compare(args: argparse.Namespace) -> None:
         comparison = reported_comparison(found)
     write_record(out, comparison)
     print(f"{comparison.campaign}: {comparison.headline.word}; {out}")
+    for doubt in _doubts(comparison):
+        print(f"  {doubt}")
+
+
+def _doubts(comparison: Comparison) -> list[str]:
+    """What a reader of the word alone would take for granted."""
+    rows = comparison.equality or ()
+    failed, flags = sum(row.status == "fail" for row in rows), comparison.headline.flags
+    told = {
+        f"equality: {failed} of {len(rows)} probes failed": failed > 0,
+        "equality: not shown on the builds that were timed": any(row.other_builds for row in rows),
+        "environment: not what was declared or timed; see Outstanding": "environment_differs" in flags,
+        "environment: not verified": "environment_unverified" in flags,
+    }
+    return [line for line, on in told.items() if on]
 
 
 def _add_publish(verbs: Verbs) -> None:

@@ -7,12 +7,12 @@ No file, no clock, no hand-picked pair: what the plan names and nobody measured 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from k3bench.compare import calibration, kinds, machine
+from k3bench.compare import calibration, cited, kinds, machine
 from k3bench.compare.corroborate import count_witnesses
 from k3bench.compare.findings import Checked, check_runs
 from k3bench.compare.headline import headline_of
@@ -55,7 +55,7 @@ def campaign(
     allocations: Sequence[Allocation] = (),
     builds: Sequence[Build] = (),
     fingerprints: Sequence[Fingerprint] = (),
-    residency: Sequence[Residency] = (),
+    residency: Mapping[str, Residency] | None = None,
     equivalence: Sequence[Equivalence] = (),
     noise: Sequence[Noise] = (),
 ) -> Comparison:
@@ -67,7 +67,7 @@ def campaign(
         tuple(allocations),
         tuple(builds),
         tuple(fingerprints),
-        tuple(residency),
+        residency or {},
         tuple(equivalence),
         tuple(noise),
     )
@@ -123,7 +123,8 @@ class _Comparing:
         self.real = self.table.chosen(zero_change=False) or self.table.chosen(zero_change=True)
         self.zero = calibration.zero_side(self.table, self.headline, Rule(margin=recipe.margin_pct / 100.0))
         self.zero_dates = dates_of(self.table, self.table.chosen(zero_change=True))
-        self.undeclared = machine.undeclared(given.builds, recipe)
+        self.differing = (*machine.undeclared(given.builds, recipe), *cited.other_builds(given))
+        self.unrecorded = cited.unrecorded(given)
         self.setting = setting_of(given.plan, given.points, given.fingerprints)
         # own zero-change observations come first; an earlier campaign's are used where there are none
         fit = calibration.matching(given.noise, self.setting, recipe.primary_metric, recipe.simulated)
@@ -148,7 +149,8 @@ class _Comparing:
         primary = levels[self.primary]
         sure = None if primary.ci95 is None else self._gain(primary, primary.ci95.high_pct)
         how = kinds.mechanism(self.given.residency, self._gain(primary, primary.delta_pct), sure)
-        same = kinds.equality(self.given.equivalence)
+        elsewhere = cited.probed_elsewhere(self.given.equivalence, cited.timed_builds(self.given))
+        same = kinds.equality(self.given.equivalence, elsewhere)
         others = self._others(per_metric, witnesses.restatements if witnesses else ())
         digests = {(a.observation, r.point): r.digest for a in self.given.allocations for r in a.accepted}
         metric = METRICS[self.recipe.primary_metric]
@@ -177,7 +179,13 @@ class _Comparing:
             zero_change=zero,
             mechanism=how,
             equality=same,
-            outstanding=(*self.undeclared, *kinds.outstanding(how, same, observations, levels, zero)),
+            outstanding=(
+                *self.differing,
+                *self.unrecorded,
+                *kinds.not_profiled(self.given.plan, self.given.residency),
+                *kinds.not_of_these_builds(elsewhere),
+                *kinds.outstanding(how, same, observations, levels, zero),
+            ),
             provenance=provenance_of(self.given),
         )
 
@@ -199,7 +207,8 @@ class _Comparing:
         missing = self.table.planned[self.real] & ~self.table.measured[:, self.real]
         for i in range(len(self.table.levels)):
             found: dict[Flag, bool] = {
-                "environment_unverified": bool(self.undeclared),
+                "environment_differs": bool(self.differing),
+                "environment_unverified": bool(self.unrecorded),
                 "floor_assumed": self.floor.assumed,
                 "incomplete": bool(missing[i].any()),
                 "levels_share_start": len(self.table.levels) > 1,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from k3bench.records.equivalence import Equivalence
 from k3bench.records.fingerprint import Fingerprint
@@ -22,7 +23,8 @@ class Inputs:
     allocations: tuple[Allocation, ...] = ()
     builds: tuple[Build, ...] = ()
     fingerprints: tuple[Fingerprint, ...] = ()
-    residency: tuple[Residency, ...] = ()
+    #: by observation
+    residency: Mapping[str, Residency] = field(default_factory=dict)
     equivalence: tuple[Equivalence, ...] = ()
     #: noise records of earlier campaigns, of whatever setting
     noise: tuple[Noise, ...] = ()

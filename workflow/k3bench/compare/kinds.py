@@ -6,7 +6,8 @@ is not there is listed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from k3bench.records.comparison import (
     EqualityRow,
@@ -15,9 +16,12 @@ from k3bench.records.comparison import (
     Mechanism,
     ObservationRow,
     Outstanding,
+    TracesOf,
     ZeroChange,
 )
 from k3bench.records.equivalence import Equivalence
+from k3bench.records.measurement import Arm
+from k3bench.records.plan import Plan
 from k3bench.records.residency import FamilySummary, Residency
 
 #: Verdicts that an unchanged build should not get.
@@ -27,12 +31,13 @@ SKEW = 0.01
 
 
 def mechanism(
-    records: Sequence[Residency], gain_ms: float | None, sure_gain_ms: float | None = None
+    of: Mapping[str, Residency], gain_ms: float | None, sure_gain_ms: float | None = None
 ) -> Mechanism | None:
     """Families of every record's summaries averaged over records; None without a trace of either arm.
 
     `sure_gain_ms` is the low end of the gain's interval: only a gain that is surely beyond the ideal is called so.
     """
+    records = tuple(of.values())
     rows = [s for record in records for s in record.summaries if s.arm is not None]
     if not rows:
         return None
@@ -53,10 +58,19 @@ def mechanism(
         achieved_share=None if gain_ms is None or not ideal else gain_ms / ideal,
         beyond_ceiling=None if sure_gain_ms is None or ideal is None else sure_gain_ms > ideal,
         sources=tuple(sorted(t.file for r in records for t in r.traces)),
+        traces=tuple(found for name, record in of.items() for found in _traces(name, record)),
         n_collectives=sum(c.n_kernels for c in collectives) if collectives else None,
         collectives_concurrent_ns=sum(c.concurrent_ns for c in collectives) if collectives else None,
         same_lane_ms_per_step=_same_lane([row for row in rows if row.arm == "before"], len(records)),
     )
+
+
+def _traces(observation: str, record: Residency) -> Iterator[TracesOf]:
+    n = Counter((t.level, t.arm) for t in record.traces if t.arm is not None)
+    for level in dict.fromkeys(level for level, _ in n):
+        yield TracesOf(
+            observation=observation, concurrency=level, n_before=n[level, "before"], n_after=n[level, "after"]
+        )
 
 
 def _same_lane(rows: Sequence[FamilySummary], n_records: int) -> float | None:
@@ -96,8 +110,10 @@ def _difference(families: Sequence[FamilyMechanism], name: str) -> float | None:
     return sum(by_arm["before"][f] - by_arm["after"][f] for f in both) if both else None
 
 
-def equality(records: Sequence[Equivalence]) -> tuple[EqualityRow, ...] | None:
-    """Every probe of every record; None where none was verified."""
+def equality(
+    records: Sequence[Equivalence], elsewhere: Mapping[str, tuple[Arm, ...]]
+) -> tuple[EqualityRow, ...] | None:
+    """Every probe of every record; None where none was verified. `elsewhere`: observations probed on other builds."""
     rows = tuple(
         EqualityRow(
             kind=row.kind,
@@ -107,11 +123,34 @@ def equality(records: Sequence[Equivalence]) -> tuple[EqualityRow, ...] | None:
             batch=row.batch,
             policy=row.policy,
             reason=row.reason or None,
+            other_builds=record.observation in elsewhere and row.status != "not_run",
         )
         for record in records
         for row in record.rows
     )
     return rows or None
+
+
+def not_profiled(plan: Plan, residency: Mapping[str, Residency]) -> tuple[Outstanding, ...]:
+    """Profiled runs that the plan names and no trace is of."""
+    seen = {(name, t.arm, t.level) for name, record in residency.items() for t in record.traces}
+    missing = dict.fromkeys(p.observation for p in plan.profiles if (p.observation, p.arm, p.level) not in seen)
+    if not missing:
+        return ()
+    what = f"profiled runs of {', '.join(missing)} are missing"
+    return (Outstanding(kind="residency", what=what, fix="k3bench profile, then k3bench trace"),)
+
+
+def not_of_these_builds(elsewhere: Mapping[str, tuple[Arm, ...]]) -> tuple[Outstanding, ...]:
+    """Sameness of other builds is none of these."""
+    return tuple(
+        Outstanding(
+            kind="equality",
+            what=f"the probes of {observation} are not of the builds that it timed ({', '.join(arms)})",
+            fix=f"k3bench verify PLAN {observation}",
+        )
+        for observation, arms in elsewhere.items()
+    )
 
 
 def outstanding(
@@ -166,7 +205,16 @@ def _missing_kinds(mechanism_: Mechanism | None, equality_: tuple[EqualityRow, .
         found.append(
             Outstanding(kind="equality", what="sameness of outputs (bitwise, greedy tokens)", fix="k3bench verify")
         )
-    return [*found, *_open_probes(equality_ or ())]
+    return [*found, *_not_probed(equality_ or ()), *_open_probes(equality_ or ())]
+
+
+def _not_probed(rows: Sequence[EqualityRow]) -> list[Outstanding]:
+    """Equal bits are worth what a control shows that they are, and say nothing about tokens."""
+    kinds = {row.kind for row in rows}
+    if not any(row.kind in ("fork", "greedy") and row.status == "pass" for row in rows):
+        return []
+    needed = (("control", "no control was probed"), ("greedy", "no greedy tokens were compared"))
+    return [Outstanding(kind="equality", what=what, fix="k3bench verify") for kind, what in needed if kind not in kinds]
 
 
 def _open_probes(rows: Sequence[EqualityRow]) -> list[Outstanding]:

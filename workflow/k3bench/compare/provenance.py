@@ -33,8 +33,8 @@ def _inputs(given: Inputs, noise: Noise | None) -> Iterator[InputRef]:
     for allocation in given.allocations:
         where = f"{allocation.observation}/{allocation.allocation}"
         yield InputRef(kind="allocation", record_id=where, digest=allocation.digest())
-    for number, residency in enumerate(given.residency, 1):
-        yield InputRef(kind="residency", record_id=f"{name}/residency{number}", digest=residency.digest())
+    for observation, residency in given.residency.items():
+        yield InputRef(kind="residency", record_id=f"{observation}/residency", digest=residency.digest())
     for same in given.equivalence:
         yield InputRef(kind="equivalence", record_id=f"{same.observation}/equivalence", digest=same.digest())
     if noise is not None:

@@ -163,11 +163,20 @@ def _status(planned: PlannedObservation, measured: Bools, allocations: list[Allo
     if measured.all():
         return "complete", None
     failures = [a.reason for a in allocations if a.status == "failed" and a.reason]
-    why = "; ".join(failures) or ("no record of any allocation" if not allocations else "not all blocks were measured")
+    lost = [b.number for j, b in enumerate(planned.blocks) if not measured[4 * j : 4 * j + 4].all()]
+    why = "; ".join(failures) or _why_lost(lost, allocations)
     if not measured.any():
         return "missing", why
-    lost = [str(b.number) for j, b in enumerate(planned.blocks) if not measured[4 * j : 4 * j + 4].all()]
-    return "incomplete", f"{why} (blocks {', '.join(lost)} of {len(planned.blocks)})"
+    return "incomplete", f"{why} (blocks {', '.join(map(str, lost))} of {len(planned.blocks)})"
+
+
+def _why_lost(blocks: Sequence[int], allocations: Sequence[Allocation]) -> str:
+    if not allocations:
+        return "no record of any allocation"
+    accepted = {ref.point.partition("-")[0] for allocation in allocations for ref in allocation.accepted}
+    if accepted.intersection(f"b{number:03d}" for number in blocks):
+        return "a block's closing record is missing, so its points do not count"
+    return "not all blocks were measured"
 
 
 def with_builds(rows: Sequence[ObservationRow], builds: Sequence[Build]) -> tuple[ObservationRow, ...]:

@@ -52,7 +52,7 @@ def _family_row(row: At, *, several: bool) -> tuple[str, ...]:
 
 
 def _explained(found: At) -> list[Block]:
-    lines = []
+    lines = [_traces(found)] if found.traces else []
     for field, what in (
         ("gain_ms_per_step", "gained, by the timed runs"),
         ("explained_ms_per_step", "busy time removed: explained by the trace"),
@@ -78,6 +78,14 @@ def _explained(found: At) -> list[Block]:
     return [Bullets(tuple(lines))] if lines else []
 
 
+def _traces(found: At) -> str:
+    """What the means are over."""
+    return "traces: " + "; ".join(
+        f"{words(of.observation)} at c={count(of.concurrency)}, {count(of.n_before)} before, {count(of.n_after)} after"
+        for of in found.traces
+    )
+
+
 #: More probes than this are shown by kind of probe, and each of them in the details.
 SHORT = 12
 PROBE_COLUMNS = tuple(Column(t, "left") for t in ("probe", "kind", "result", "preset", "batch", "policy", "remark"))
@@ -87,9 +95,21 @@ def equality_blocks(record: At) -> tuple[Block, ...]:
     """One row a probe, or one a kind of probe; controls are faults planted to see that a probe can fail."""
     if not record.equality:
         return (Paragraph("No probe of sameness was run: equal outputs are not claimed."),)
+    elsewhere = _elsewhere(record.equality)
     if len(record.equality) <= SHORT:
-        return (probe_table(record),)
-    return (_probes_by_kind(record.equality), Paragraph("Every single probe stands in the details."))
+        return (*elsewhere, probe_table(record))
+    return (*elsewhere, _probes_by_kind(record.equality), Paragraph("Every single probe stands in the details."))
+
+
+def _elsewhere(probes: At) -> list[Block]:
+    found = other_builds(probes)
+    text = f"{bold('Other builds than were timed')} ran {tally(probes, found)} probes: they say nothing about these."
+    return [Paragraph(text)] if found else []
+
+
+def other_builds(probes: At) -> list[int]:
+    """Which probes are not of the builds that were timed."""
+    return [i for i, row in enumerate(probes) if row.other_builds.raw]
 
 
 def probe_table(record: At) -> Table:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from k3bench.publish.cite import At, count, delta, entry, interval, p_value, percent, short, size, tally
 from k3bench.publish.document import Block, Bullets, Paragraph
+from k3bench.publish.evidence import other_builds
 from k3bench.publish.spans import bold, code
 from k3bench.publish.words import AGREEMENT, BECAUSE, WORD, label, side
 
@@ -171,7 +172,10 @@ def _same(record: At) -> str:
     failed = [i for i, row in enumerate(probes) if row.status.raw == "fail" and row.kind.raw != "control"]
     missed = [i for i, row in enumerate(probes) if row.status.raw == "fail" and row.kind.raw == "control"]
     open_ = [i for i, row in enumerate(probes) if row.status.raw == "not_run"]
+    elsewhere = other_builds(probes)
     text = "every probe that ran is equal"
+    if elsewhere:
+        text = f"not shown, {tally(probes, elsewhere)} probes ran on other builds than were timed"
     if failed:
         text = f"not shown, {tally(probes, failed)} of {tally(probes, range(len(probes)))} probes failed"
     if open_:

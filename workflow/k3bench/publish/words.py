@@ -19,8 +19,10 @@ FLAG: dict[Flag, str] = {
     "bimodal": "the runs fall into two groups; look at the run-order figure before quoting the mean",
     "drift": "times drift along the allocation; whole ABBA/BAAB blocks cancel a linear drift in the mean",
     "dropped_runs": "invalid runs dropped their pairs, by criteria written before the data; the details list them",
-    "environment_unverified": "the environment of both arms was not recorded by this tool, so a difference besides the"
-    " declared change cannot be excluded",
+    "environment_differs": "the recorded builds are not what was declared, or not what was timed (see Outstanding), so"
+    " the change may come from something else",
+    "environment_unverified": "the environment of both arms is not recorded whole by this tool, so a difference besides"
+    " the declared change cannot be excluded",
     "floor_assumed": "the floor is the default: three or more zero-change observations would show what place, time"
     " and process do",
     "incomplete": "planned observations or pairs are missing; they are rows below and counted",

@@ -21,6 +21,7 @@ Flag = Literal[
     "bimodal",
     "drift",
     "dropped_runs",
+    "environment_differs",
     "environment_unverified",
     "floor_assumed",
     "incomplete",
@@ -345,10 +346,21 @@ class FamilyMechanism(Grown):
     worst_rank_residency_ms_per_step: Finite | None = None
 
 
+class TracesOf(Model):
+    """What was profiled of one observation at one level: traces of each arm, one a rank."""
+
+    observation: Name
+    concurrency: int | None = None
+    n_before: int
+    n_after: int
+
+
 class Mechanism(Grown):
     """Does the trace explain the gain? Times are per decode step."""
 
-    ADDED: ClassVar[tuple[str, ...]] = ("n_collectives", "collectives_concurrent_ns", "same_lane_ms_per_step")
+    ADDED: ClassVar[tuple[str, ...]] = (
+        *("n_collectives", "collectives_concurrent_ns", "same_lane_ms_per_step", "traces"),
+    )
     families: tuple[FamilyMechanism, ...]
     gain_ms_per_step: Finite | None = None
     #: busy time that the change removed: what the trace explains
@@ -360,6 +372,7 @@ class Mechanism(Grown):
     #: the low end of the gain's interval lies above the ideal
     beyond_ceiling: bool | None = None
     sources: tuple[str, ...] = ()
+    traces: tuple[TracesOf, ...] = ()
     #: kernels of collectives in all traces, and the time in which two of a device ran at once; None without any
     n_collectives: int | None = None
     collectives_concurrent_ns: int | None = None
@@ -367,9 +380,10 @@ class Mechanism(Grown):
     same_lane_ms_per_step: Finite | None = None
 
 
-class EqualityRow(Model):
+class EqualityRow(Grown):
     """One probe of sameness. A control that is caught is a pass."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("other_builds",)
     kind: Literal["fork", "greedy", "control", "accuracy"]
     status: Literal["pass", "fail", "not_run"]
     what: str
@@ -377,6 +391,8 @@ class EqualityRow(Model):
     batch: int | None = None
     policy: str | None = None
     reason: str | None = None
+    #: it ran, and not on the builds that its observation timed: it says nothing about these
+    other_builds: bool = False
 
 
 class Outstanding(Model):

@@ -1,0 +1,191 @@
+"""Records that were deleted, or are another campaign's: whoever reads the verdict is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from k3bench.compare.campaign import campaign
+from k3bench.errors import StoreError
+from k3bench.evidence import Evidence, read_evidence
+from k3bench.publish.markdown import pull_request
+from k3bench.publish.table import report
+from k3bench.records.base import Record
+from k3bench.records.comparison import Comparison
+from k3bench.records.equivalence import Equivalence
+from k3bench.records.measurement import Allocation, Block, Check, PointRef
+from k3bench.records.plan import Build
+from k3bench.records.residency import Residency
+from k3bench.store import CampaignFolder, read_record, write_record
+
+RECORDED = Path(__file__).parents[3] / "results" / "recorded" / "h200-first"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CampaignFolder:
+    """A copy of a whole campaign: two observations, both profiled and probed, and two zero-change ones."""
+    ignored = shutil.ignore_patterns("raw", "traces")
+    return CampaignFolder(Path(shutil.copytree(RECORDED, tmp_path / "results" / "whole", ignore=ignored)))
+
+
+def compared(folder: CampaignFolder) -> Comparison:
+    found = read_evidence(folder.root)
+    assert isinstance(found, Evidence)
+    return campaign(found.plan, found.points, **found.others())
+
+
+def outstanding(seen: Comparison) -> list[tuple[str, str]]:
+    """What is outstanding beyond the probes that the campaign itself had no time for."""
+    return [(o.kind, o.what) for o in seen.outstanding if "not run (13 of" not in o.what]
+
+
+def valid_runs(seen: Comparison) -> dict[str, int]:
+    return {row.observation: row.n_runs_valid for row in seen.observations}
+
+
+def changed(path: Path, kind: type[Record], **fields: object) -> None:
+    """Other content under the same name, as if it had come from elsewhere."""
+    write_record(path, read_record(path, kind).model_copy(update=fields))
+
+
+def test_a_whole_campaign_has_nothing_outstanding_of_these_kinds(folder: CampaignFolder) -> None:
+    """What follows is said of broken folders only."""
+    seen = compared(folder)
+    assert outstanding(seen) == []
+    assert not {"environment_differs", "environment_unverified", "incomplete"} & set(seen.headline.flags)
+
+
+def test_points_without_their_blocks_closing_record_do_not_count(folder: CampaignFolder) -> None:
+    """The block is lost, whether the record is gone or names other content; the observation says so."""
+    folder.block("obs1", "b001-a1").unlink()
+    block = read_record(folder.block("obs2", "b002-a1"), Block)
+    others = tuple(PointRef(point=ref.point, digest="0" * 64) for ref in block.points)
+    changed(folder.block("obs2", "b002-a1"), Block, points=others)
+    seen = compared(folder)
+    why = "a block's closing record is missing, so its points do not count"
+    assert outstanding(seen) == [
+        ("observation", f"obs1 is incomplete: {why} (blocks 1 of 4)"),
+        ("observation", f"obs2 is incomplete: {why} (blocks 2 of 4)"),
+    ]
+    assert "incomplete" in seen.headline.flags
+    assert valid_runs(seen) == {"obs1": 12, "obs2": 12, "zero1": 16, "zero2": 16}
+
+
+def test_runs_of_an_invalid_block_do_not_come_back_when_its_record_is_deleted(folder: CampaignFolder) -> None:
+    """Taking the reason away makes nothing valid."""
+    path = folder.block("obs1", "b001-a1")
+    changed(path, Block, checks=(Check(name="machine_unchanged", ok=False, detail="clocks"),))
+    assert valid_runs(compared(folder))["obs1"] == 12
+    path.unlink()
+    assert valid_runs(compared(folder))["obs1"] == 12
+
+
+def test_a_deleted_point_is_named_with_the_allocation_that_lists_it(folder: CampaignFolder) -> None:
+    """Restore it, or measure the block again."""
+    name = read_record(folder.allocation("obs1", "alloc1"), Allocation).accepted[0].point
+    folder.point("obs1", name).unlink()
+    with pytest.raises(StoreError, match=r"alloc1\.json of obs1 lists as measured") as refused:
+        read_evidence(folder.root)
+    assert "measure its block again: k3bench measure PLAN obs1/alloc1" in refused.value.fix
+
+
+def test_points_of_another_build_than_the_recorded_one_are_named(folder: CampaignFolder) -> None:
+    """Observation and arm; a zero-change observation runs the arm `before` on both sides. A flag says it truly."""
+    changed(folder.build("p1", "before"), Build, source_digest="0" * 64)
+    changed(folder.build("p1", "after"), Build, source_digest="0" * 64)
+    seen = compared(folder)
+    told = [what for kind, what in outstanding(seen) if kind == "environment" and "timed another build" in what]
+    assert "obs1 timed another build of arm before than builds/p1/before.json describes" in told
+    assert "obs1 timed another build of arm after than builds/p1/after.json describes" in told
+    assert not any(what.startswith("obs2") for what in told)
+    assert "environment_differs" in seen.headline.flags
+    assert "environment_unverified" not in seen.headline.flags
+    assert "not what was declared, or not what was timed (see Outstanding)" in pull_request(report(seen))
+
+
+def test_a_build_that_nobody_recorded_is_outstanding(folder: CampaignFolder) -> None:
+    """Points cite a build that no record describes."""
+    folder.build("p2", "after").unlink()
+    seen = compared(folder)
+    assert ("environment", "builds/p2/after.json is missing: what was timed as that arm is not known") in outstanding(
+        seen
+    )
+    assert "environment_unverified" in seen.headline.flags
+
+
+def test_missing_fingerprints_leave_the_machine_unknown(folder: CampaignFolder) -> None:
+    """Points and blocks cite them by digest."""
+    shutil.rmtree(folder.observation("obs2") / "fingerprints")
+    seen = compared(folder)
+    assert outstanding(seen) == [
+        ("environment", "fingerprints that obs2 cite are missing: the machine is not known"),
+    ]
+    assert "environment_unverified" in seen.headline.flags
+
+
+def test_probes_of_other_builds_show_nothing_about_the_timed_ones(folder: CampaignFolder) -> None:
+    """The headline does not say that every probe is equal, and the observation is named."""
+    before = read_record(folder.equivalence("obs1"), Equivalence).builds["before"]
+    changed(folder.equivalence("obs1"), Equivalence, builds={"before": before, "after": "0" * 64})
+    seen = compared(folder)
+    assert outstanding(seen) == [("equality", "the probes of obs1 are not of the builds that it timed (after)")]
+    text = pull_request(report(seen))
+    assert "every probe that ran is equal" not in text
+    assert "**Same results:** not shown, 295 probes ran on other builds than were timed" in text
+    assert "**Other builds than were timed** ran 295 probes: they say nothing about these." in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("control", "no control was probed"), ("greedy", "no greedy tokens were compared")]
+)
+def test_sameness_without_controls_or_tokens_says_what_was_not_looked_at(
+    folder: CampaignFolder, kind: str, what: str
+) -> None:
+    """Equal bits alone are half of the claim."""
+    for observation in ("obs1", "obs2"):
+        path = folder.equivalence(observation)
+        rows = tuple(row for row in read_record(path, Equivalence).rows if row.kind != kind)
+        changed(path, Equivalence, rows=rows)
+    assert outstanding(compared(folder)) == [("equality", what)]
+
+
+def test_planned_profiled_runs_without_a_trace_are_one_line(folder: CampaignFolder) -> None:
+    """The mechanism says what it is made of, and what of the plan it is not made of."""
+    assert "traces: obs1 at c=1, 1 before, 1 after; obs2 at c=1, 1 before, 1 after" in pull_request(
+        report(compared(folder))
+    )
+    folder.residency("obs1").unlink()
+    seen = compared(folder)
+    assert outstanding(seen) == [("residency", "profiled runs of obs1 are missing")]
+    assert "- traces: obs2 at c=1, 1 before, 1 after\n" in pull_request(report(seen))
+    traces = read_record(folder.residency("obs2"), Residency).traces
+    changed(folder.residency("obs2"), Residency, traces=tuple(t for t in traces if t.arm == "after"))
+    assert outstanding(compared(folder)) == [("residency", "profiled runs of obs1, obs2 are missing")]
+
+
+def test_the_command_line_says_what_the_word_alone_hides(
+    folder: CampaignFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line each for equality and environment; the exit status stays that of a comparison that was made."""
+    from k3bench.cli import main
+
+    monkeypatch.chdir(folder.root.parents[1])
+    assert main(["compare", str(folder.root)]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    record = json.loads(folder.equivalence("obs1").read_text())
+    record["builds"], record["rows"][0]["status"] = {}, "fail"
+    write_record(folder.equivalence("obs1"), Equivalence.model_validate_json(json.dumps(record)))
+    shutil.rmtree(folder.observation("obs2") / "fingerprints")
+    changed(folder.build("p1", "after"), Build, source_digest="0" * 64)
+    assert main(["compare", str(folder.root)]) == 0
+    first, *doubts = capsys.readouterr().out.splitlines()
+    assert first.endswith("improvement; " + str(folder.comparison))
+    assert doubts == [
+        "  equality: 1 of 462 probes failed",
+        "  equality: not shown on the builds that were timed",
+        "  environment: not what was declared or timed; see Outstanding",
+        "  environment: not verified",
+    ]

@@ -1,0 +1,88 @@
+"""What records cite, held against what is there: the builds that were timed and probed, the machine's fingerprints.
+
+In: the records of a campaign. Out: `Outstanding`s, none where every citation holds. Out of scope: whether the arms
+differ in what was declared (`machine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from k3bench.compare.inputs import Inputs
+from k3bench.records.comparison import Outstanding
+from k3bench.records.equivalence import Equivalence
+from k3bench.records.measurement import ARMS, Arm
+
+#: Observation and arm -> identities of the builds that its points cite.
+Timed = dict[tuple[str, Arm], set[str]]
+
+
+def timed_builds(given: Inputs) -> Timed:
+    """Which builds the points say they are of."""
+    timed: Timed = {}
+    for point in given.points:
+        timed.setdefault((point.observation, point.name.arm), set()).add(point.build)
+    return timed
+
+
+def other_builds(given: Inputs) -> tuple[Outstanding, ...]:
+    """Observations whose points are of another build than the record that the report describes."""
+    recorded = {(build.pair, build.arm): build.identity for build in given.builds}
+    return tuple(
+        Outstanding(
+            kind="environment",
+            what=f"{observation} timed another build of arm {arm} than builds/{pair}/{of}.json describes",
+            fix="restore the build record that its points cite, or measure the observation again",
+        )
+        for observation, arm, pair, of, cited in _by_place(given)
+        if (pair, of) in recorded and cited != {recorded[pair, of]}
+    )
+
+
+def unrecorded(given: Inputs) -> tuple[Outstanding, ...]:
+    """Builds and fingerprints that points and blocks cite and nobody kept."""
+    return (*_builds_not_kept(given), *_fingerprints_not_kept(given))
+
+
+def _builds_not_kept(given: Inputs) -> Iterator[Outstanding]:
+    there = {(build.pair, build.arm) for build in given.builds}
+    missing = dict.fromkeys((pair, of) for _, _, pair, of, _ in _by_place(given) if (pair, of) not in there)
+    for pair, arm in missing:
+        yield Outstanding(
+            kind="environment",
+            what=f"builds/{pair}/{arm}.json is missing: what was timed as that arm is not known",
+            fix="restore the build record",
+        )
+
+
+def _fingerprints_not_kept(given: Inputs) -> Iterator[Outstanding]:
+    there = {fingerprint.digest() for fingerprint in given.fingerprints}
+    cited = {(point.observation, point.fingerprint) for point in given.points}
+    for block in given.blocks:
+        cited |= {(block.observation, digest) for digest in (block.fingerprint_before, block.fingerprint_after)}
+    missing = {observation for observation, digest in cited if digest not in there}
+    if missing:
+        yield Outstanding(
+            kind="environment",
+            what=f"fingerprints that {', '.join(sorted(missing))} cite are missing: the machine is not known",
+            fix="restore observations/OBSERVATION/fingerprints/",
+        )
+
+
+def _by_place(given: Inputs) -> Iterator[tuple[str, Arm, str, Arm, set[str]]]:
+    """Observation and arm of the points, pair and arm of the build record they belong to, builds they cite."""
+    timed = timed_builds(given)
+    for planned in given.plan.observations:
+        for arm in ARMS:
+            if (planned.id, arm) in timed:
+                yield planned.id, arm, planned.pair, planned.arm(arm), timed[planned.id, arm]
+
+
+def probed_elsewhere(records: Iterable[Equivalence], timed: Timed) -> dict[str, tuple[Arm, ...]]:
+    """Observation -> arms whose probes are of other builds than it timed, for records that hold a probe that ran."""
+    arms = {
+        record.observation: tuple(a for a in ARMS if timed.get((record.observation, a)) != {record.builds.get(a)})
+        for record in records
+        if any(row.status != "not_run" for row in record.rows)
+    }
+    return {observation: found for observation, found in arms.items() if found}
