@@ -70,10 +70,10 @@ def _verdict_cell(level: At) -> str:
 def _legend(record: At) -> str:
     floor = record.floor
     text = (
-        f"c = concurrency; before and after are medians of the observations' medians; delta is the mean over "
-        f"observations of paired after/before ratios, every observation once, and not the ratio of these columns; "
-        f"intervals are unadjusted. Worst case: one-sided 95 % bound on the bad side. Words: the primary level by its "
-        f"own p, the others by Holm; “within noise” needs the 90 % interval inside ±{short(record.margin_pct)} %. "
+        f"c = concurrency; before and after are medians over observations; delta is the mean over observations of "
+        f"paired after/before ratios, not these columns' ratio; intervals are unadjusted. Worst case: one-sided 95 % "
+        f"bound on the bad side. Words: the primary level by its own p, the others by Holm; “within noise” needs the "
+        f"90 % interval inside ±{short(record.margin_pct)} %. "
     )
     if floor.assumed.raw:
         return text + "The floor for what rebuilding alone does is assumed, not calibrated."
