@@ -129,4 +129,11 @@ def _each(folder: CampaignFolder, plan: Plan, kind: str, record: type[R]) -> Ite
     for observation in plan.observations:
         path = folder.observation(observation.id) / f"{kind}.json"
         if path.exists():
-            yield observation.id, read_record(path, record)
+            found = read_record(path, record)
+            if getattr(found, "observation", observation.id) != observation.id:
+                raise RecordError(
+                    f"this is the {kind} record of another observation",
+                    where=str(path),
+                    fix="move it to its own folder",
+                )
+            yield observation.id, found

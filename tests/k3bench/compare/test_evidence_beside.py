@@ -85,7 +85,9 @@ def test_waiting_kernels_of_one_stream_are_said_to_count_as_busy() -> None:
         seen = campaign(of, rows, residency={"obs1": trace, "obs2": trace})
         assert seen.mechanism is not None
         assert seen.mechanism.same_lane_ms_per_step == (2 * same_lane if said else None)
-        assert ("2.000 ms a step: kernels of one stream on top of each other" in pull_request(report(seen))) is said
+        text = pull_request(report(seen))
+        assert ("2.000 ms a step: kernels of one stream on top of each other" in text) is said
+        assert ("so these times are upper bounds" in text) is said
 
 
 def test_kinds_of_evidence_that_are_not_there_are_outstanding() -> None:

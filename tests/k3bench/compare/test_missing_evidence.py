@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from k3bench.compare.campaign import campaign
-from k3bench.errors import StoreError
+from k3bench.errors import RecordError, StoreError
 from k3bench.evidence import Evidence, read_evidence
 from k3bench.publish.markdown import pull_request
 from k3bench.publish.table import report
@@ -136,6 +136,13 @@ def test_probes_of_other_builds_show_nothing_about_the_timed_ones(folder: Campai
     assert "every probe that ran is equal" not in text
     assert "**Same results:** not shown, 295 probes ran on other builds than were timed" in text
     assert "**Other builds than were timed** ran 295 probes: they say nothing about these." in text
+
+
+def test_probes_in_another_observations_folder_are_refused(folder: CampaignFolder) -> None:
+    """They would count for the observation that they name, and nobody would look for those of this one."""
+    shutil.copy(folder.equivalence("obs1"), folder.equivalence("obs2"))
+    with pytest.raises(RecordError, match="the equivalence record of another observation"):
+        read_evidence(folder.root)
 
 
 @pytest.mark.parametrize(

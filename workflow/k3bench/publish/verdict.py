@@ -159,6 +159,8 @@ def _why(record: At) -> str:
             f" The gain is {percent(found.gain_ms_per_step, 3)} ms a step; the trace explains "
             f"{percent(found.explained_ms_per_step, 3)} ms of busy time."
         )
+    if found.same_lane_ms_per_step:
+        text += " Kernels that wait count as busy here (see Mechanism), so these times are upper bounds."
     if found.beyond_ceiling.raw:
         text += " Even the low end of the gain exceeds what hiding every shorter leg gives: something else changed too."
     return text
