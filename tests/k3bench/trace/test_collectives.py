@@ -82,7 +82,7 @@ def of_ranks(folder: Path, *after: list[Node]) -> Residency:
 def test_several_ranks_give_mean_and_worst_rank_in_the_report(tmp_path: Path) -> None:
     """A rank without overlap is not hidden by the mean."""
     reduce = Node(90_000, 95_000, 7, ("L0.KDA",), REDUCE)
-    found = mechanism((of_ranks(tmp_path, [*FORKED, reduce], [*SERIAL, reduce]),), None)
+    found = mechanism({"obs1": of_ranks(tmp_path, [*FORKED, reduce], [*SERIAL, reduce])}, None)
     assert found is not None
     kda = next(f for f in found.families if (f.arm, f.family) == ("after", "KDA"))
     assert kda.two_stream_residency_ms_per_step == pytest.approx(0.0055 / 2)
@@ -97,7 +97,7 @@ def test_several_ranks_give_mean_and_worst_rank_in_the_report(tmp_path: Path) ->
 
 def test_one_rank_has_no_worst_one(tmp_path: Path) -> None:
     """The record of a campaign on one GPU looks as it did."""
-    found = mechanism((of_ranks(tmp_path, FORKED),), None)
+    found = mechanism({"obs1": of_ranks(tmp_path, FORKED)}, None)
     assert found is not None
     assert "worst_rank_residency_ms_per_step" not in found.families[0].model_dump()
     assert "n_collectives" not in found.model_dump()
