@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+#: What PDL is in a kernel where it is on: the next one is called near this one's end, or at its start.
+AT_END, AT_START = 1, 2
+
 try:
     import triton
     import triton.language as tl
@@ -16,8 +19,7 @@ try:
 
     jit: Callable[..., Any] = triton.jit
     found = True
-    #: What PDL is in a kernel where it is on: the next one is called near this one's end, or at its start.
-    LATE, EARLY = tl.constexpr(1), tl.constexpr(2)
+    LATE, EARLY = tl.constexpr(AT_END), tl.constexpr(AT_START)
 except ImportError:  # pragma: no cover - CI has no Triton
     triton = tl = gdc_launch_dependents = gdc_wait = None
     found = False
@@ -49,4 +51,4 @@ def launch(pdl: bool, rows: int = 1) -> dict[str, Any]:
     """
     if not pdl:
         return {"PDL": 0}
-    return {"PDL": 2 if rows == 1 else 1, "launch_pdl": True}
+    return {"PDL": AT_START if rows == 1 else AT_END, "launch_pdl": True}

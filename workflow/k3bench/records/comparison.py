@@ -358,9 +358,7 @@ class TracesOf(Model):
 class Mechanism(Grown):
     """Does the trace explain the gain? Times are per decode step."""
 
-    ADDED: ClassVar[tuple[str, ...]] = (
-        *("n_collectives", "collectives_concurrent_ns", "same_lane_ms_per_step", "traces"),
-    )
+    ADDED: ClassVar[tuple[str, ...]] = ("n_collectives", "collectives_concurrent_ns", "same_lane_ms_per_step", "traces")
     families: tuple[FamilyMechanism, ...]
     gain_ms_per_step: Finite | None = None
     #: busy time that the change removed: what the trace explains
