@@ -13,7 +13,9 @@ from PIL import Image
 from synthetic import CASES, Spec, build, case
 
 from k3bench.publish.figures import THEMES
+from k3bench.publish.lanes import uncovered
 from k3bench.publish.plots import figures
+from k3bench.records.residency import LaneBar
 
 ROLES = ("before", "after", "zero", "band", "paper", "ink")
 
@@ -110,3 +112,15 @@ def test_svg_holds_no_date_and_no_raster() -> None:
     for figure in figures(case("one-rack")):
         text = figure.files[f"{figure.stem}.svg"].decode()
         assert not re.search(r"<dc:date>|<image ", text)
+
+
+def test_a_name_has_the_room_until_the_next_bar_of_its_lane() -> None:
+    """With programmatic dependent launch bars of one lane overlap; those of other lanes take nothing away."""
+    times = ((0, 0, 10), (0, 6, 14), (1, 2, 9), (0, 14, 20))
+    bars = [LaneBar(row=row, start_ns=start, end_ns=end, name="k", kind="kernel") for row, start, end in times]
+    assert [(bar.row, bar.start_ns, until) for bar, until in uncovered(bars)] == [
+        (0, 0, 6),
+        (1, 2, 9),
+        (0, 6, 14),
+        (0, 14, 20),
+    ]

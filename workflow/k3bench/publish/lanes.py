@@ -61,11 +61,22 @@ def _family(row: Any, family: str, pictures: list[LanePicture | None]) -> None:
         axis.tick_params(labelsize=7)
         if picture is None:
             axis.text(0.5, 0.5, "no trace", transform=axis.transAxes, ha="center", va="center")
-        for bar in picture.bars if picture else ():
-            _bar(axis, bar, span)
+        for bar, seen_until in uncovered(picture.bars if picture else ()):
+            _bar(axis, bar, span, seen_until)
 
 
-def _bar(axis: Any, bar: LaneBar, span: int) -> None:
+def uncovered(bars: Sequence[LaneBar]) -> list[tuple[LaneBar, int]]:
+    """Every bar by start, and until when nothing lies on it: with programmatic dependent launch the next one may."""
+    ordered = sorted(bars, key=lambda bar: bar.start_ns)
+    following: dict[int, int] = {}
+    found = []
+    for bar in reversed(ordered):
+        found.append((bar, min(bar.end_ns, following.get(bar.row, bar.end_ns))))
+        following[bar.row] = bar.start_ns
+    return found[::-1]
+
+
+def _bar(axis: Any, bar: LaneBar, span: int, seen_until: int) -> None:
     width = (bar.end_ns - bar.start_ns) * _US_PER_NS
     left = bar.start_ns * _US_PER_NS
     hatch = None if bar.kind == "kernel" else "////"
@@ -80,10 +91,10 @@ def _bar(axis: Any, bar: LaneBar, span: int) -> None:
         hatch=hatch,
         alpha=0.85,
     )
-    if len(bar.name) * span <= _NAME_LETTERS * (bar.end_ns - bar.start_ns):  # a cut name names nothing
-        axis.text(
-            left + width / 2, bar.row, bar.name, ha="center", va="center", color="white", fontsize=5.5, clip_on=True
-        )
+    seen_ns = seen_until - bar.start_ns
+    if len(bar.name) * span <= _NAME_LETTERS * seen_ns:  # a cut name names nothing
+        middle = left + seen_ns * _US_PER_NS / 2
+        axis.text(middle, bar.row, bar.name, ha="center", va="center", color="white", fontsize=5.5, clip_on=True)
 
 
 def _colour(bar: LaneBar) -> str:
