@@ -1,12 +1,11 @@
-"""How close a decode step of one rank is to its bytes, what every fork gains at every batch, and which policy wins.
+"""How close a decode step of one rank is to its bytes, and what every fork and policy gains at every batch.
 
     python benchmarks/decode.py --out decode.json                     on a GPU, recipe h200-rank93, under 8 minutes
     python benchmarks/decode.py --sections peers --out peers.json     torch.compile and fla beside it, a run of its own
     python benchmarks/decode.py --device cpu --preset nano --quick    the same path without a GPU: its times say nothing
 
 In: a recipe (its engine, levels and context), or a preset in its place. Out: tables on the screen, and JSON with
-provenance. `--write-table` puts the best policy of each batch into `k3model/policies.json`.
-Out of scope: single kernels (`kernels.py`), verdicts (a campaign).
+provenance. Out of scope: single kernels (`kernels.py`), which policy to take (`policy_table.py`), verdicts (campaigns).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from k3bench.measure.engine import EngineRequest, RunContext
 from k3bench.measure.engines.k3model import InProcessK3, snapshots
 from k3model.capture import Decode
 from k3model.footprint import READ_TB_S, bytes_per_step
-from k3model.policy import FORKS, POLICIES, TABLE, OverlapPolicy, with_forks
+from k3model.policy import FORKS, POLICIES, OverlapPolicy, policy, with_forks
 
 ROOT = Path(__file__).parents[1]
 #: The harness may cost this much of a step.
@@ -172,42 +171,30 @@ def forks(bench: Bench) -> None:
 
 
 def best(bench: Bench) -> None:
-    """The named policies, and the forks that gain alone taken together, against serial: the fastest of each batch."""
+    """Against serial: the named policies, today's table, and the forks that gain alone taken together."""
     print("\npolicies against serial\nbatch  policy          delta               forks")
     rows = bench.found["best"] = {}
     for level in bench.levels:
         alone = bench.found.get("forks", {}).get(level, {})
         gaining = [fork for fork, row in alone.items() if row["delta_pct"] + row["half_pct"] < 0]
         hurting = [fork for fork, row in alone.items() if row["delta_pct"] - row["half_pct"] > 0]
-        named = [POLICIES["before"], POLICIES["after"], POLICIES["all"]]
+        named = [POLICIES["before"], POLICIES["after"], POLICIES["all"], policy("best-by-batch", level)]
         if gaining:
             named.append(with_forks("gaining", *gaining))
         if hurting:
             named.append(with_forks("none-that-hurt", *(fork for fork in FORKS if fork not in hurting)))
         distinct = {p.forks: p for p in reversed(named)}.values()  # of equal ones the first name
-        measured = {p.forks: (p, bench.compared(POLICIES["serial"], p, level)) for p in distinct}
-        for policy, delta in measured.values():
-            print(f"{level:<6} {policy.name:<15} {_pct(delta):<19} {', '.join(policy.forks)}", flush=True)
-        winner, delta = min(measured.values(), key=lambda pair: pair[1].delta_pct)
-        chosen = winner.forks if delta.delta_pct < 0 else ()
-        rows[level] = {
-            "policies": {p.name: {"forks": p.forks, **parts.plain(d)} for p, d in measured.values()},
-            "best": chosen,
-            "hurting": hurting,
-        }
-        print(f"{level:<6} best: {', '.join(chosen) or 'serial'}; alone these hurt: {', '.join(hurting) or 'none'}")
+        rows[level] = {"policies": {}, "hurting": hurting}
+        for each in distinct:
+            delta = bench.compared(POLICIES["serial"], each, level)
+            rows[level]["policies"][each.name] = {"forks": each.forks, **parts.plain(delta)}
+            print(f"{level:<6} {each.name:<15} {_pct(delta):<19} {', '.join(each.forks)}", flush=True)
+        if alone:
+            print(f"{level:<6} alone these hurt: {', '.join(hurting) or 'none'}")
 
 
 def _pct(delta: parts.Delta) -> str:
     return f"{delta.delta_pct:+.2f} ± {delta.half_pct:.2f} %"
-
-
-def write_table(bench: Bench, told: dict[str, Any]) -> None:
-    """The best policy of each batch, where recipes find it."""
-    rows = {str(level): list(row["best"]) for level, row in bench.found["best"].items()}
-    table = {"provenance": told, "tables": {"best-by-batch": rows}}
-    TABLE.write_text(json.dumps(table, indent=2) + "\n")
-    print(f"written: {TABLE}")
 
 
 def main() -> None:
@@ -229,8 +216,6 @@ def main() -> None:
         for name in (name for name in SECTIONS[:-1] if name in wanted):
             {"steps": steps, "harness": harness, "ideal": ideal, "forks": forks, "best": best}[name](bench)
             print(f"[{name} done after {time.monotonic() - started:.0f} s]", flush=True)
-        if args.write_table:
-            write_table(bench, told)
         bench.engine.close()
         del bench
     if "peers" in wanted:

@@ -54,7 +54,6 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=6, help="of both sessions, the order turned round each time")
     parser.add_argument("--steps", type=int, default=48, help="timed in each run of a round")
     parser.add_argument("--quick", action="store_true", help="two batches, short context, two rounds of two steps")
-    parser.add_argument("--write-table", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.quick:

@@ -10,6 +10,7 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import decode_parts as parts
@@ -105,7 +106,7 @@ class Compiled(Decode):
 
 
 def _kda(session: Decode, level: int) -> dict[str, Any] | str:
-    """Our step with conv, gates and gated norm, beside fla's recurrence with gates alone."""
+    """Our step with conv, gates and gated norm, staged and in place, beside fla's recurrence with gates alone."""
     if session.model.device.type != "cuda" or session.model.config.kernels != "triton":
         return "not run: no GPU"
     if importlib.util.find_spec("fla") is None:
@@ -122,9 +123,12 @@ def _kda(session: Decode, level: int) -> dict[str, Any] | str:
     g, beta = torch.randn(level, 1, h, D, device="cuda"), torch.randn(level, 1, h, device="cuda")
     states = [torch.randn(level, h, D, D, device="cuda") for _ in range(CALLS)]
 
-    def ours(call: int) -> Any:
-        cache = caches.kda[call % len(caches.kda)]
+    def ours(call: int, **options: bool) -> Any:
+        cache = replace(caches.kda[call % len(caches.kda)], **options)
         return kda_step(projected, kda_stage(cache, slots), layer.constants, cache, slots)  # type: ignore[union-attr]
+
+    def in_place(call: int) -> Any:
+        return ours(call, gathered=False, repack=False)
 
     def theirs(call: int) -> Any:
         return fused_recurrent_kda(
@@ -133,9 +137,10 @@ def _kda(session: Decode, level: int) -> dict[str, Any] | str:
             use_beta_sigmoid_in_kernel=True, lower_bound=config.gate_lower_bound,
         )  # fmt: skip
 
-    told = {"ours_us": _graphed_us(ours), "fla_us": _graphed_us(theirs)}
+    told = {"staged_us": _graphed_us(ours), "in_place_us": _graphed_us(in_place), "fla_us": _graphed_us(theirs)}
     print(
-        f"KDA, batch {level}: staging and step {told['ours_us']:.2f} us, fla recurrence alone {told['fla_us']:.2f} us"
+        f"KDA, batch {level}: ours with conv, gates and gated norm {told['staged_us']:.2f} us staged, "
+        f"{told['in_place_us']:.2f} us in place; fla's recurrence with gates {told['fla_us']:.2f} us"
     )
     return told
 

@@ -3,11 +3,12 @@
 #
 #   benchmarks/h200_decode.sh tests      kernels against their twins, the step, equality of policies with kernels on
 #   benchmarks/h200_decode.sh tune       which blocks are fastest, beside cuBLAS and the twins: $OUT/choices.json
-#   benchmarks/h200_decode.sh decode     step against floor, harness, op budget, forks, best policies: $OUT/policies.json
+#   benchmarks/h200_decode.sh decode     step against floor, harness, op budget, forks, policies
 #   benchmarks/h200_decode.sh peers      the step under torch.compile, fla-core's KDA kernel
 #
 # OUT: where tables and records go (default: results/decode). SET: options on top of the recipe's, e.g. "--set pdl=true".
-# The files that `tune` and `decode` make belong into k3model/kernels/choices.json and k3model/policies.json.
+# What `tune` makes belongs into k3model/kernels/choices.json; policy_table.py makes k3model/policies.json from decode.json
+# of several boots.
 set -u
 cd "$(dirname "$0")/.."
 stage=${1:?tests, tune, decode or peers}
@@ -33,8 +34,7 @@ case "$stage" in
         ;;
     decode)
         # shellcheck disable=SC2086
-        python3 benchmarks/decode.py ${SET:-} --write-table --out "$OUT/decode.json" > "$OUT/decode.txt" 2>&1
-        cp k3model/policies.json "$OUT/policies.json"
+        python3 benchmarks/decode.py ${SET:-} --out "$OUT/decode.json" > "$OUT/decode.txt" 2>&1
         cat "$OUT/decode.txt"
         ;;
     peers)
