@@ -295,6 +295,9 @@ def test_other_levels_are_called_only_behind_the_primary_level() -> None:
     assert all(level.p is not None and level.p < 0.05 for level in others)
     assert {level.word for level in others} == {"inconclusive"}
     assert {level.inconclusive_because for level in others} == {"significant_alone"}
+    assert {level.blocks_to_settle for level in others} == {None}
+    cures = [open_.fix for open_ in seen.outstanding if "significant alone" in open_.what]
+    assert cures == [f"a recipe with primary_level: {level.concurrency}, measured anew" for level in others]
 
 
 def test_declared_looks_cost_significance() -> None:

@@ -252,6 +252,12 @@ def _open_level(level: LevelResult) -> Outstanding:
             what=f"observations disagree at concurrency {level.concurrency}",
             fix="add an observation on a further rack",
         )
+    if level.inconclusive_because == "significant_alone":
+        return Outstanding(
+            kind="time",
+            what=f"inconclusive at concurrency {level.concurrency}: significant alone, not over the sweep",
+            fix=f"a recipe with primary_level: {level.concurrency}, measured anew",
+        )
     blocks = level.blocks_to_settle
     cure = "no number of blocks settles it while the floor is this wide" if blocks is None else f"blocks: {blocks}"
     return Outstanding(kind="time", what=f"inconclusive at concurrency {level.concurrency}", fix=cure)

@@ -82,12 +82,13 @@ def level_result(sweep: Sweep, at: At, rule: Rule, context: LevelContext) -> Lev
     ci95, ci90 = _bounds(v, at, 0.95), _bounds(v, at, 0.90)
     delta = number(pct_from_log(sign * mean)) if math.isfinite(mean) else None
     band = context.range_band
-    testable = v.pooled.k[at] > 0
+    testable, because = v.pooled.k[at] > 0, _because(sweep, at)
+    more_would_do = v.code[at] == INCONCLUSIVE and because != "significant_alone"
     return LevelResult(
         concurrency=context.concurrency,
         is_primary=context.is_primary,
         word=word,
-        inconclusive_because=_because(sweep, at),
+        inconclusive_because=because,
         flags=_flags(sweep, at, context),
         n_observations=int(v.pooled.k[at]),
         n_pairs=int(v.each.n[at][v.usable[at]].sum()),
@@ -106,7 +107,7 @@ def level_result(sweep: Sweep, at: At, rule: Rule, context: LevelContext) -> Lev
         non_inferior=bool(v.non_inferior_p[at] < rule.alpha_a_look) if testable else None,
         non_inferior_p=number(v.non_inferior_p[at]) if testable else None,
         worst_case_pct=number(pct_from_log(sign * ci90[1])) if math.isfinite(ci90[1]) else None,
-        blocks_to_settle=_blocks(v, at, rule) if v.code[at] == INCONCLUSIVE else None,
+        blocks_to_settle=_blocks(v, at, rule) if more_would_do else None,
         agreement=agreement_of(v, at),
         next_rack=_next_rack(v, at, rule, sign),
         range_band=band,
