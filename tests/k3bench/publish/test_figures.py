@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from synthetic import CASES, Spec, build, case
 
-from k3bench.publish.figures import THEMES
+from k3bench.publish.figures import THEMES, signed
 from k3bench.publish.lanes import uncovered
 from k3bench.publish.plots import figures
 from k3bench.records.residency import LaneBar
@@ -124,3 +124,8 @@ def test_a_name_has_the_room_until_the_next_bar_of_its_lane() -> None:
         (0, 6, 14),
         (0, 14, 20),
     ]
+
+
+def test_a_change_that_rounds_to_zero_has_the_sign_that_tables_give_it() -> None:
+    """Half a thousandth below zero is +0.00 in both."""
+    assert [signed(x) for x in (-0.0008, 0.0008, -0.03)] == ["+0.00", "+0.00", "\u22120.03"]

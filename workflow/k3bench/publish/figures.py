@@ -187,5 +187,5 @@ def _hover_id(group: str, says: list[str]) -> str:
 
 
 def signed(x: float, decimals: int = 2) -> str:
-    """A change with its sign, always shown."""
-    return f"{x:+.{decimals}f}".replace("-", MINUS)
+    """A change with its sign, always shown; what rounds to zero is +0, as in the tables."""
+    return f"{x:+z.{decimals}f}".replace("-", MINUS)

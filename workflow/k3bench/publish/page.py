@@ -83,7 +83,7 @@ def _block(record: Comparison, block: Block) -> str:
 
 def _table(record: Comparison, table: Table) -> str:
     head = "".join(
-        f'<th class="{c.align}" scope="col"><button type="button">{_inline(record, c.title)}</button></th>'
+        f'<th class="{c.align}" scope="col"><button type="button">{_whole_units(_inline(record, c.title))}</button></th>'
         for c in table.columns
     )
     rows = "".join(
@@ -93,6 +93,11 @@ def _table(record: Comparison, table: Table) -> str:
         for row in table.rows
     )
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n'
+
+
+def _whole_units(title: str) -> str:
+    """A unit in brackets stays on one line."""
+    return re.sub(r"\[[^\]]*\]", r'<span class="unit">\g<0></span>', title)
 
 
 def _cell(record: Comparison, cell: str, align: str) -> str:
