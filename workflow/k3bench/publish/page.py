@@ -83,7 +83,7 @@ def _block(record: Comparison, block: Block) -> str:
 
 def _table(record: Comparison, table: Table) -> str:
     head = "".join(
-        f'<th class="{c.align}" scope="col"><button type="button">{_whole_units(_inline(record, c.title))}</button></th>'
+        f'<th class="{c.align}" scope="col"><button type="button">{_title(record, c.title)}</button></th>'
         for c in table.columns
     )
     rows = "".join(
@@ -95,9 +95,9 @@ def _table(record: Comparison, table: Table) -> str:
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n'
 
 
-def _whole_units(title: str) -> str:
-    """A unit in brackets stays on one line."""
-    return re.sub(r"\[[^\]]*\]", r'<span class="unit">\g<0></span>', title)
+def _title(record: Comparison, line: str) -> str:
+    """A column's title; its unit in brackets stays on one line."""
+    return re.sub(r"\[[^\]]*\]", r'<span class="unit">\g<0></span>', _inline(record, line))
 
 
 def _cell(record: Comparison, cell: str, align: str) -> str:
