@@ -6,7 +6,9 @@ error; a file that lies about its content is an error. Out of scope: judging.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,10 +38,12 @@ class Evidence:
     #: by observation
     residency: Mapping[str, Residency]
     equivalence: tuple[Equivalence, ...]
+    #: id of a point -> sha256 of its raw file, for those that are there
+    raw: Mapping[str, str]
 
     def others(self) -> dict[str, Any]:
         """Everything but plan and points, by name: what `compare.campaign` takes beside them."""
-        names = ("blocks", "allocations", "builds", "fingerprints", "residency", "equivalence")
+        names = ("blocks", "allocations", "builds", "fingerprints", "residency", "equivalence", "raw")
         return {name: getattr(self, name) for name in names}
 
 
@@ -76,6 +80,7 @@ def read_evidence(root: Path) -> Evidence | Reported:
         fingerprints=tuple(f for o in plan.observations for f in folder.records(o.id, "fingerprints", Fingerprint)),
         residency=dict(_each(folder, plan, "residency", Residency)),
         equivalence=tuple(found for _, found in _each(folder, plan, "equivalence", Equivalence)),
+        raw=dict(_raw_digests(folder, points)),
     )
 
 
@@ -113,6 +118,13 @@ def _accepted_points(
                 fix="restore the file from a copy, or move the campaign folder away and measure again",
             )
         yield point
+
+
+def _raw_digests(folder: CampaignFolder, points: Collection[Measurement]) -> Iterator[tuple[str, str]]:
+    """The bytes that lie beside the points; what is in them is not read, what cannot be read is not there."""
+    for point in points:
+        with suppress(OSError), folder.raw(point.observation, str(point.name)).open("rb") as file:
+            yield point.id, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _builds(folder: CampaignFolder, plan: Plan) -> Iterator[Build]:

@@ -27,8 +27,7 @@ RECORDED = Path(__file__).parents[3] / "results" / "recorded" / "h200-first"
 @pytest.fixture
 def folder(tmp_path: Path) -> CampaignFolder:
     """A copy of a whole campaign: two observations, both profiled and probed, and two zero-change ones."""
-    ignored = shutil.ignore_patterns("raw", "traces")
-    return CampaignFolder(Path(shutil.copytree(RECORDED, tmp_path / "results" / "whole", ignore=ignored)))
+    return CampaignFolder(Path(shutil.copytree(RECORDED, tmp_path / "results" / "whole")))
 
 
 def compared(folder: CampaignFolder) -> Comparison:
@@ -124,6 +123,21 @@ def test_missing_fingerprints_leave_the_machine_unknown(folder: CampaignFolder) 
         ("environment", "fingerprints that obs2 cite are missing: the machine is not known"),
     ]
     assert "environment_unverified" in seen.headline.flags
+
+
+def test_raw_step_times_that_are_gone_or_changed_are_counted(folder: CampaignFolder) -> None:
+    """One line an observation; what a point cites by digest must be those bytes."""
+    names = [ref.point for ref in read_record(folder.allocation("obs1", "alloc1"), Allocation).accepted]
+    for name in names[:3]:
+        folder.raw("obs1", name).unlink()
+    shutil.copy(folder.raw("obs1", names[4]), folder.raw("obs1", names[5]))
+    shutil.rmtree(folder.observation("zero2") / "raw")
+    seen = compared(folder)
+    cite = "raw step times that 64 points of"
+    assert sorted(outstanding(seen)) == [
+        ("time", f"{cite} obs1 cite: 3 files are missing, 1 hold other bytes"),
+        ("time", f"{cite} zero2 cite: 64 files are missing, 0 hold other bytes"),
+    ]
 
 
 def test_probes_of_other_builds_show_nothing_about_the_timed_ones(folder: CampaignFolder) -> None:

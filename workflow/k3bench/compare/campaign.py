@@ -58,8 +58,9 @@ def campaign(
     residency: Mapping[str, Residency] | None = None,
     equivalence: Sequence[Equivalence] = (),
     noise: Sequence[Noise] = (),
+    raw: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """The verdict of a campaign. `points` are its accepted measurements, all of them."""
+    """The verdict of a campaign. `points` are its accepted measurements, `raw` digests of the files beside them."""
     given = Inputs(
         plan,
         tuple(points),
@@ -70,6 +71,7 @@ def campaign(
         residency or {},
         tuple(equivalence),
         tuple(noise),
+        raw,
     )
     with _collector_off():
         return _Comparing(given).comparison()
@@ -182,6 +184,7 @@ class _Comparing:
             outstanding=(
                 *self.differing,
                 *self.unrecorded,
+                *cited.raw_not_kept(self.given),
                 *kinds.not_profiled(self.given.plan, self.given.residency),
                 *kinds.not_of_these_builds(elsewhere),
                 *kinds.outstanding(how, same, observations, levels, zero),

@@ -1,4 +1,4 @@
-"""What records cite, held against what is there: the builds that were timed and probed, the machine's fingerprints.
+"""What records cite, held against what is there: the builds that were timed and probed, fingerprints, raw step times.
 
 In: the records of a campaign. Out: `Outstanding`s, none where every citation holds. Out of scope: whether the arms
 differ in what was declared (`machine`).
@@ -6,6 +6,7 @@ differ in what was declared (`machine`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from k3bench.compare.inputs import Inputs
@@ -67,6 +68,25 @@ def _fingerprints_not_kept(given: Inputs) -> Iterator[Outstanding]:
             what=f"fingerprints that {', '.join(sorted(missing))} cite are missing: the machine is not known",
             fix="restore observations/OBSERVATION/fingerprints/",
         )
+
+
+def raw_not_kept(given: Inputs) -> tuple[Outstanding, ...]:
+    """Raw step times that points cite by digest and that are gone or other bytes; nothing where nobody looked."""
+    if given.raw is None:
+        return ()
+    cited = Counter(point.observation for point in given.points)
+    gone = Counter(point.observation for point in given.points if point.id not in given.raw)
+    other = Counter(p.observation for p in given.points if given.raw.get(p.id, p.raw_digest) != p.raw_digest)
+    return tuple(
+        Outstanding(
+            kind="time",
+            what=f"raw step times that {n} points of {observation} cite: {gone[observation]} files are missing, "
+            f"{other[observation]} hold other bytes",
+            fix=f"restore observations/{observation}/raw/ from a copy, or measure the observation again",
+        )
+        for observation, n in cited.items()
+        if gone[observation] or other[observation]
+    )
 
 
 def _by_place(given: Inputs) -> Iterator[tuple[str, Arm, str, Arm, set[str]]]:

@@ -28,3 +28,5 @@ class Inputs:
     equivalence: tuple[Equivalence, ...] = ()
     #: noise records of earlier campaigns, of whatever setting
     noise: tuple[Noise, ...] = ()
+    #: id of a point -> sha256 of the raw file that lies beside it; None where nobody looked
+    raw: Mapping[str, str] | None = None
