@@ -17,7 +17,7 @@ from k3bench.records.base import Record
 from k3bench.records.comparison import Comparison
 from k3bench.records.equivalence import Equivalence
 from k3bench.records.measurement import Allocation, Block, Check, PointRef
-from k3bench.records.plan import Build
+from k3bench.records.plan import Build, Plan
 from k3bench.records.residency import Residency
 from k3bench.store import CampaignFolder, read_record, write_record
 
@@ -185,6 +185,46 @@ def test_planned_profiled_runs_without_a_trace_are_one_line(folder: CampaignFold
     traces = read_record(folder.residency("obs2"), Residency).traces
     changed(folder.residency("obs2"), Residency, traces=tuple(t for t in traces if t.arm == "after"))
     assert outstanding(compared(folder)) == [("residency", "profiled runs of obs1, obs2 are missing")]
+
+
+def test_traces_that_two_observations_show_count_once(folder: CampaignFolder) -> None:
+    """A copy in the place of an observation's own traces is no second look, and the mechanism is made without it."""
+    shutil.copy(folder.residency("obs1"), folder.residency("obs2"))
+    seen = compared(folder)
+    assert outstanding(seen) == [("residency", "the traces of obs2 do not count: they are those of obs1")]
+    assert seen.mechanism is not None
+    assert {traces.observation for traces in seen.mechanism.traces} == {"obs1"}
+
+
+def _with_builds(folder: CampaignFolder, observation: str) -> None:
+    """The residency record as it is written now: each trace names the build that ran."""
+    planned = read_record(folder.plan, Plan).observation(observation)
+    traces = tuple(
+        t.model_copy(update={"build": read_record(folder.build(planned.pair, t.arm), Build).identity})
+        for t in read_record(folder.residency(observation), Residency).traces
+        if t.arm is not None
+    )
+    changed(folder.residency(observation), Residency, traces=traces)
+
+
+def test_traces_of_other_builds_than_were_timed_do_not_count(folder: CampaignFolder) -> None:
+    """Records exchanged between observations name each other's builds."""
+    for observation in ("obs1", "obs2"):
+        _with_builds(folder, observation)
+    assert outstanding(compared(folder)) == []
+    first, second = (folder.residency(observation) for observation in ("obs1", "obs2"))
+    kept = first.read_bytes()
+    shutil.copy(second, first)
+    why = "not of the builds that it timed (before, after)"
+    assert outstanding(compared(folder)) == [("residency", f"the traces of obs1 do not count: they are {why}")]
+    second.write_bytes(kept)
+    seen = compared(folder)
+    assert [what for kind, what in outstanding(seen) if kind == "residency"] == [
+        f"the traces of obs1 do not count: they are {why}",
+        f"the traces of obs2 do not count: they are {why}",
+        "two-stream residency from GPU traces",
+    ]
+    assert "**Why:** not shown, there is no trace of these builds." in pull_request(report(seen))
 
 
 def test_the_command_line_says_what_the_word_alone_hides(

@@ -157,11 +157,19 @@ def collected(folder: Path, arm: str, trace: str, **more: object) -> None:
 
 
 def test_a_collected_folder_gives_arms_ratio_and_headroom(tmp_path: Path) -> None:
-    """The collector's records say which arm, level, forks and step times a trace has."""
+    """The collector's records say which arm, level, build, forks and step times a trace has."""
     decode(tmp_path / "b.sqlite", SERIAL)
     decode(tmp_path / "a.sqlite", FORKED)
     collected(tmp_path, "before", "b.sqlite", forks_on=(), profiled_step_ms=0.055, unprofiled_step_ms=0.05)
-    collected(tmp_path, "after", "a.sqlite", forks_on=("stage",), profiled_step_ms=0.048, unprofiled_step_ms=0.04)
+    collected(
+        tmp_path,
+        "after",
+        "a.sqlite",
+        forks_on=("stage",),
+        profiled_step_ms=0.048,
+        unprofiled_step_ms=0.04,
+        build="a" * 64,
+    )
     out = tmp_path / "r.json"
     assert main(["--collected", str(tmp_path), "--families", "--out", str(out), "--quiet"]) == 0
     record = Residency.from_bytes(out.read_bytes())
@@ -170,6 +178,8 @@ def test_a_collected_folder_gives_arms_ratio_and_headroom(tmp_path: Path) -> Non
         ("after", 1.2),
     }
     assert [t.level for t in record.traces] == [4, 4]
+    assert [t.build for t in record.traces] == ["a" * 64, None]
+    assert out.read_text().count('"build"') == 1
     assert record.headroom is not None
     assert [f.fork for f in record.headroom.forks] == ["stage"]
 

@@ -150,8 +150,11 @@ class _Comparing:
         zero = None if self.zero is None else zero_change_of(self.zero, self.table, self.rule, self.primary)
         primary = levels[self.primary]
         sure = None if primary.ci95 is None else self._gain(primary, primary.ci95.high_pct)
-        how = kinds.mechanism(self.given.residency, self._gain(primary, primary.delta_pct), sure)
-        elsewhere = cited.probed_elsewhere(self.given.equivalence, cited.timed_builds(self.given))
+        timed = cited.timed_builds(self.given)
+        traced = cited.traced_elsewhere(self.given.residency, timed)
+        own = {name: record for name, record in self.given.residency.items() if name not in traced}
+        how = kinds.mechanism(own, self._gain(primary, primary.delta_pct), sure)
+        elsewhere = cited.probed_elsewhere(self.given.equivalence, timed)
         same = kinds.equality(self.given.equivalence, elsewhere)
         others = self._others(per_metric, witnesses.restatements if witnesses else ())
         digests = {(a.observation, r.point): r.digest for a in self.given.allocations for r in a.accepted}
@@ -186,6 +189,7 @@ class _Comparing:
                 *self.unrecorded,
                 *cited.raw_not_kept(self.given),
                 *kinds.not_profiled(self.given.plan, self.given.residency),
+                *kinds.not_its_own(traced),
                 *kinds.not_of_these_builds(elsewhere),
                 *kinds.outstanding(how, same, observations, levels, zero),
             ),

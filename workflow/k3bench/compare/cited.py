@@ -7,12 +7,13 @@ differ in what was declared (`machine`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from k3bench.compare.inputs import Inputs
 from k3bench.records.comparison import Outstanding
 from k3bench.records.equivalence import Equivalence
 from k3bench.records.measurement import ARMS, Arm
+from k3bench.records.residency import Residency
 
 #: Observation and arm -> identities of the builds that its points cite.
 Timed = dict[tuple[str, Arm], set[str]]
@@ -106,3 +107,31 @@ def probed_elsewhere(records: Iterable[Equivalence], timed: Timed) -> dict[str, 
         if any(row.status != "not_run" for row in record.rows)
     }
     return {observation: found for observation, found in arms.items() if found}
+
+
+def traced_elsewhere(records: Mapping[str, Residency], timed: Timed) -> dict[str, str]:
+    """Observation -> what its traces are instead of its own: of other builds than it timed, or another observation's.
+
+    A trace shown by two observations counts for the first of them whose builds it can be of.
+    """
+    found: dict[str, str] = {}
+    shown_by: dict[str, str] = {}
+    for observation, record in records.items():
+        arms = _traced_other_builds(observation, record, timed)
+        if arms:
+            found[observation] = f"not of the builds that it timed ({', '.join(arms)})"
+            continue
+        others = {shown_by.setdefault(trace.sha256, observation) for trace in record.traces} - {observation}
+        if others:
+            found[observation] = f"those of {', '.join(sorted(others))}"
+    return found
+
+
+def _traced_other_builds(observation: str, record: Residency, timed: Timed) -> list[Arm]:
+    """Arms whose traces name another build; a trace that names none, as older records do, is taken for its own."""
+    return [
+        arm
+        for arm in ARMS
+        if (observation, arm) in timed
+        and {t.build for t in record.traces if t.arm == arm and t.build} - timed[observation, arm]
+    ]

@@ -141,6 +141,18 @@ def not_profiled(plan: Plan, residency: Mapping[str, Residency]) -> tuple[Outsta
     return (Outstanding(kind="residency", what=what, fix="k3bench profile, then k3bench trace"),)
 
 
+def not_its_own(traced: Mapping[str, str]) -> tuple[Outstanding, ...]:
+    """Traces that say nothing of the observation in whose folder they lie; its mechanism is made without them."""
+    return tuple(
+        Outstanding(
+            kind="residency",
+            what=f"the traces of {observation} do not count: they are {why}",
+            fix="restore its residency.json, or k3bench profile, then k3bench trace",
+        )
+        for observation, why in traced.items()
+    )
+
+
 def not_of_these_builds(elsewhere: Mapping[str, tuple[Arm, ...]]) -> tuple[Outstanding, ...]:
     """Sameness of other builds is none of these."""
     return tuple(

@@ -237,9 +237,10 @@ class LanePicture(Model):
     bars: tuple[LaneBar, ...]
 
 
-class TraceResidency(Model):
-    """One trace file."""
+class TraceResidency(Grown):
+    """One trace file. `build` is the identity of the build that ran, where the collector knows."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("build",)
     file: str
     sha256: Digest
     size_bytes: int
@@ -251,6 +252,7 @@ class TraceResidency(Model):
     arm: Arm | None = None
     level: int | None = None
     rank: int | None = None
+    build: Digest | None = None
     #: forks that were on in this arm, where the collector knows
     forks_on: tuple[str, ...] | None = None
     counts: Counts

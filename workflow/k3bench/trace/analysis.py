@@ -38,6 +38,7 @@ class Asked:
     arm: Arm | None = None
     level: int | None = None
     rank: int | None = None
+    build: str | None = None
     forks_on: tuple[str, ...] | None = None
     families: bool = False
     grammar: Grammar = field(default_factory=Grammar)
@@ -80,6 +81,7 @@ def analyse(path: Path, asked: Asked) -> Analysed:
         arm=asked.arm,
         level=asked.level,
         rank=source.rank if asked.rank is None else asked.rank,
+        build=asked.build,
         forks_on=asked.forks_on,
         counts=_counts(trace),
         attribution=attribution,

@@ -49,6 +49,7 @@ def _one(path: Path, asked: Asked) -> tuple[Path, Asked]:
         arm=record.arm,
         level=record.level,
         rank=record.rank,
+        build=record.build,
         forks_on=record.forks_on,
         capture=capture,
         profiled=_profiled(record),
