@@ -117,7 +117,7 @@ def test_probes_that_did_not_run_or_failed_stay_outstanding() -> None:
         measured=STAMP,
         rows=rows,
     )
-    of = plan()
+    of = plan(observations=1)
     seen = campaign(of, points(of, noisy()), equivalence=[record])
     assert seen.equality is not None
     assert len(seen.equality) == 4

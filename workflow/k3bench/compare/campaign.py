@@ -191,6 +191,7 @@ class _Comparing:
                 *kinds.not_profiled(self.given.plan, self.given.residency),
                 *kinds.not_its_own(traced),
                 *kinds.not_of_these_builds(elsewhere),
+                *cited.probed_less(self.given),
                 *kinds.outstanding(how, same, observations, levels, zero),
             ),
             provenance=provenance_of(self.given),

@@ -109,6 +109,31 @@ def probed_elsewhere(records: Iterable[Equivalence], timed: Timed) -> dict[str, 
     return {observation: found for observation, found in arms.items() if found}
 
 
+def probed_less(given: Inputs) -> tuple[Outstanding, ...]:
+    """Timed observations of the change without probes, or with fewer of some preset than ran for another of them."""
+    timed = {point.observation for point in given.points}
+    wanted = [o.id for o in given.plan.observations if o.id in timed and not o.zero_change]
+    records = {record.observation: record for record in given.equivalence if record.observation in wanted}
+    most: Counter[str] = Counter()
+    for record in records.values():
+        most |= Counter(row.preset for row in record.rows if row.status != "not_run")
+    short = {observation: _short_of(records.get(observation), most) for observation in wanted if most}
+    return tuple(
+        Outstanding(kind="equality", what=f"{observation}: {what}", fix=f"k3bench verify PLAN {observation}")
+        for observation, what in short.items()
+        if what
+    )
+
+
+def _short_of(record: Equivalence | None, most: Counter[str]) -> str:
+    """What one record lacks, by preset; empty where nothing. A row that says why it did not run is there."""
+    if record is None:
+        return "outputs of its builds were not probed, those of others were"
+    there = Counter(row.preset for row in record.rows)
+    short = [f"{there[preset]} of {n} on {preset}" for preset, n in most.items() if there[preset] < n]
+    return f"fewer probes than of another observation ({', '.join(short)})" if short else ""
+
+
 def traced_elsewhere(records: Mapping[str, Residency], timed: Timed) -> dict[str, str]:
     """Observation -> what its traces are instead of its own: of other builds than it timed, or another observation's.
 
