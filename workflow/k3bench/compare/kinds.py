@@ -184,7 +184,8 @@ def outstanding(
         )
     if zero is not None and zero.called:
         found.append(_called(zero))
-    found += [_open_level(level) for level in levels if level.word in ("inconclusive", "disagreement")]
+    found += _behind_the_primary(levels)
+    found += [_open_level(level) for level in levels if _is_open(level)]
     found += _wide_margin(levels)
     if all(level.n_observations <= 1 for level in levels):
         found.append(
@@ -257,6 +258,21 @@ def _missing_observations(observations: Sequence[ObservationRow]) -> list[Outsta
     ]
 
 
+def _is_open(level: LevelResult) -> bool:
+    """Whether more of the same campaign would say more about this level."""
+    return level.word in ("inconclusive", "disagreement") and level.inconclusive_because != "primary_not_called"
+
+
+def _behind_the_primary(levels: Sequence[LevelResult]) -> list[Outstanding]:
+    """Levels that only a primary level of their own can settle, in one line: the primary is named before the data."""
+    barred = [str(level.concurrency) for level in levels if level.inconclusive_because == "primary_not_called"]
+    if not barred:
+        return []
+    named = f"primary_level: {barred[0]}," if len(barred) == 1 else "a primary_level that is one of them,"
+    what = f"inconclusive at concurrency {', '.join(barred)}: significant alone, but the primary level was not called"
+    return [Outstanding(kind="time", what=what, fix=f"a recipe with {named} named before it is measured")]
+
+
 def _open_level(level: LevelResult) -> Outstanding:
     if level.word == "disagreement":
         return Outstanding(
@@ -264,15 +280,11 @@ def _open_level(level: LevelResult) -> Outstanding:
             what=f"observations disagree at concurrency {level.concurrency}",
             fix="add an observation on a further rack",
         )
+    blocks, why = level.blocks_to_settle, ""
     if level.inconclusive_because == "significant_alone":
-        return Outstanding(
-            kind="time",
-            what=f"inconclusive at concurrency {level.concurrency}: significant alone, not over the sweep",
-            fix=f"a recipe with primary_level: {level.concurrency}, measured anew",
-        )
-    blocks = level.blocks_to_settle
+        why = ": significant alone, not over the sweep"
     cure = "no number of blocks settles it while the floor is this wide" if blocks is None else f"blocks: {blocks}"
-    return Outstanding(kind="time", what=f"inconclusive at concurrency {level.concurrency}", fix=cure)
+    return Outstanding(kind="time", what=f"inconclusive at concurrency {level.concurrency}{why}", fix=cure)
 
 
 def _wide_margin(levels: Sequence[LevelResult]) -> list[Outstanding]:

@@ -17,7 +17,7 @@ from k3bench.compare.agreement import spread_pct
 from k3bench.compare.next_rack import next_rack
 from k3bench.compare.outliers import Sweep
 from k3bench.compare.pairs import Floats
-from k3bench.compare.planning import Design, blocks_to_settle
+from k3bench.compare.planning import Design, blocks_for, blocks_to_settle
 from k3bench.compare.verdict import (
     IMPROVEMENT,
     INCONCLUSIVE,
@@ -42,7 +42,7 @@ from k3bench.units import pct_from_log
 
 #: index of a level in the rule's arrays
 At = tuple[int, ...]
-Because = Literal["interval_too_wide", "significant_alone", "outliers_decide"]
+Because = Literal["interval_too_wide", "significant_alone", "primary_not_called", "outliers_decide"]
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def level_result(sweep: Sweep, at: At, rule: Rule, context: LevelContext) -> Lev
     ci95, ci90 = _bounds(v, at, 0.95), _bounds(v, at, 0.90)
     delta = number(pct_from_log(sign * mean)) if math.isfinite(mean) else None
     band = context.range_band
-    testable, because = v.pooled.k[at] > 0, _because(sweep, at)
-    more_would_do = v.code[at] == INCONCLUSIVE and because != "significant_alone"
+    testable, because = v.pooled.k[at] > 0, _because(sweep, at, rule)
+    more_would_do = v.code[at] == INCONCLUSIVE and because != "primary_not_called"
     return LevelResult(
         concurrency=context.concurrency,
         is_primary=context.is_primary,
@@ -124,12 +124,14 @@ def _bounds(v: Verdict, at: At, level: float) -> tuple[float, float]:
     return float(low[at]), float(high[at])
 
 
-def _because(sweep: Sweep, at: At) -> Because | None:
+def _because(sweep: Sweep, at: At, rule: Rule) -> Because | None:
     if sweep.verdict.code[at] != INCONCLUSIVE:
         return None
     if sweep.hangs[at]:
         return "outliers_decide"
-    return "significant_alone" if sweep.verdict.significant_alone[at] else "interval_too_wide"
+    if not sweep.verdict.significant_alone[at]:
+        return "interval_too_wide"
+    return "primary_not_called" if sweep.verdict.gate_is_shut(at, rule) else "significant_alone"
 
 
 def _flags(sweep: Sweep, at: At, context: LevelContext) -> tuple[Flag, ...]:
@@ -198,6 +200,9 @@ def _blocks(v: Verdict, at: At, rule: Rule) -> int | None:
     variance = _pooled_variance(v.each.sd[at][usable] ** 2, v.each.plain.df[at][usable])
     design = Design(int(usable.sum()), float(f"{math.sqrt(variance):.3g}"), rule.tau0)
     estimate = float(f"{float(v.pooled.mean[at]):.3g}")
+    if v.significant_alone[at]:  # never within noise, so it must be called, at what Holm leaves of alpha
+        share = float(f"{float(v.p[at] / v.p_deciding[at]):.3g}")
+        return blocks_for(design, estimate, alpha=rule.alpha_a_look * share)
     return blocks_to_settle(design, estimate, rule.bound, rule.alpha_a_look)
 
 

@@ -76,6 +76,14 @@ class Verdict:
         """The word at one level."""
         return WORDS[int(self.code[index])]
 
+    def gate_is_shut(self, index: tuple[int, ...], rule: Rule) -> bool:
+        """Whether the primary level bars the one at `index` (another), whatever the p of that one is."""
+        if rule.primary is None:
+            return False
+        primary = (*index[:-1], rule.primary)
+        opens = self.code[primary] != DISAGREEMENT and self.p[primary] < rule.alpha_a_look
+        return not opens
+
 
 def judge(pairs: Pairs, rule: Rule, *, standing: Verdict | None = None) -> Verdict:
     """The verdict of every level, all observations counted; those below four valid pairs are set aside.

@@ -43,6 +43,7 @@ FLAG: dict[Flag, str] = {
 BECAUSE = {
     "interval_too_wide": "the interval is too wide to tell",
     "significant_alone": "significant alone, not over the sweep",
+    "primary_not_called": "significant alone, but the primary level was not called",
     "outliers_decide": "flagged pairs decide it",
 }
 

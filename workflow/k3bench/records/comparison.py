@@ -113,7 +113,9 @@ class LevelResult(Model):
     is_primary: bool
     word: Word
     #: why an inconclusive level is so
-    inconclusive_because: Literal["interval_too_wide", "significant_alone", "outliers_decide"] | None = None
+    inconclusive_because: (
+        Literal["interval_too_wide", "significant_alone", "primary_not_called", "outliers_decide"] | None
+    ) = None
     flags: tuple[Flag, ...] = ()
     n_observations: int
     n_pairs: int
