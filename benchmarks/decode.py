@@ -32,7 +32,7 @@ from k3bench.measure.engine import EngineRequest, RunContext
 from k3bench.measure.engines.k3model import InProcessK3, snapshots
 from k3model.capture import Decode
 from k3model.footprint import READ_TB_S, bytes_per_step
-from k3model.policy import FORKS, POLICIES, OverlapPolicy, policy, with_forks
+from k3model.policy import FORKS, POLICIES, OverlapPolicy, policies, with_forks
 
 ROOT = Path(__file__).parents[1]
 #: The harness may cost this much of a step.
@@ -178,13 +178,13 @@ def best(bench: Bench) -> None:
         alone = bench.found.get("forks", {}).get(level, {})
         gaining = [fork for fork, row in alone.items() if row["delta_pct"] + row["half_pct"] < 0]
         hurting = [fork for fork, row in alone.items() if row["delta_pct"] - row["half_pct"] > 0]
-        named = [POLICIES["before"], POLICIES["after"], POLICIES["all"], policy("best-by-batch", level)]
+        named = [POLICIES["before"], POLICIES["after"], POLICIES["all"], *policies("best-by-batch")]
         if gaining:
             named.append(with_forks("gaining", *gaining))
         if hurting:
             named.append(with_forks("none-that-hurt", *(fork for fork in FORKS if fork not in hurting)))
         distinct = {p.forks: p for p in reversed(named)}.values()  # of equal ones the first name
-        rows[level] = {"policies": {}, "hurting": hurting}
+        rows[level] = {"policies": {}, **({"hurting": hurting} if alone else {})}
         for each in distinct:
             delta = bench.compared(POLICIES["serial"], each, level)
             rows[level]["policies"][each.name] = {"forks": each.forks, **parts.plain(delta)}

@@ -61,7 +61,7 @@ POLICIES: dict[str, OverlapPolicy] = {
 }
 
 
-#: What `benchmarks/decode.py` found to be fastest, batch by batch, with its provenance.
+#: What `benchmarks/policy_table.py` chose, batch by batch, with its provenance.
 TABLE = Path(__file__).with_name("policies.json")
 
 

@@ -23,14 +23,16 @@ TELLING = re.compile(
     rb"/(?:root|home|tmp|work|opt|usr|var|etc|mnt|srv|proc|sys|dev|lib)/|(?<![A-Za-z0-9_])[A-Z][A-Z0-9_]{2,}=[^=]"
     rb"|\w@[\w-]+\.\w|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|(?i:hostname|firecracker|localhost|python3|\.py\b)"
 )
+#: Folders whose traces cannot be read, and why is tested.
+REFUSED = ("kineto-pdl",)
 PAIRS = [("nsys-c1", "kineto-c1"), ("nsys-c8", "kineto-c8"), ("nsys-c1", "cupti-c1")]
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Residency]:
-    """Every recorded folder through the command, once."""
+    """Every recorded folder that can be read through the command, once."""
     found = {}
-    for folder in sorted(p for p in RECORDED.iterdir() if p.is_dir()):
+    for folder in sorted(p for p in RECORDED.iterdir() if p.is_dir() and p.name not in REFUSED):
         out = tmp_path_factory.mktemp("residency") / f"{folder.name}.json"
         assert main(["--collected", str(folder), "--families", "--out", str(out), "--quiet"]) == 0
         found[folder.name] = Residency.from_bytes(out.read_bytes())
@@ -154,6 +156,16 @@ def lanes_at_once(intervals: list[tuple[int, int, int]]) -> tuple[int, int]:
         busy += (b - a) * (len(lanes) >= 1)
         both += (b - a) * (len(lanes) >= 2)
     return busy, both
+
+
+def test_a_side_leg_that_begins_before_its_fork_opens_is_refused_without_node_ids(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Programmatic dependent launch across streams: in some replays order does not say which kernel is which."""
+    assert main(["--collected", str(RECORDED / "kineto-pdl"), "--families"]) == 2
+    said = capsys.readouterr().err
+    assert "1 of 1600 operations a step cannot be matched surely" in said
+    assert "whose traces name graph nodes" in said
 
 
 def test_batch_sizes_are_never_pooled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
