@@ -20,6 +20,8 @@ def test_the_machine_is_described_and_survives_its_own_file():
     assert taken.stable.host.cpu_count >= taken.stable.host.cpus_usable >= 1
     assert taken.stable.packages["numpy"]
     assert taken.stable.packages["no-such-package"] is None
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    assert taken.stable.host.boot == (boot.read_text().strip() if boot.exists() else "")
     assert Fingerprint.from_bytes(taken.to_bytes()) == taken
 
 

@@ -35,6 +35,7 @@ def host() -> Host:
         cpus_usable=usable,
         governors=tuple(sorted(governors)) or None,
         memory_mb=int(memory_kb[1]) // 1024 if memory_kb else None,
+        boot=_read("/proc/sys/kernel/random/boot_id").strip(),
     )
 
 

@@ -28,8 +28,10 @@ SLURM_IDENTITY = (
 Count = Annotated[int, Field(ge=0)]
 
 
-class Host(Model):
-    """The node and its processor."""
+class Host(Grown):
+    """The node and its processor. `boot` is what Linux draws anew each time it starts."""
+
+    ADDED: ClassVar[tuple[str, ...]] = ("boot",)
 
     name: str
     system: str
@@ -40,6 +42,7 @@ class Host(Model):
     cpus_usable: Count
     governors: tuple[str, ...] | None
     memory_mb: Count | None
+    boot: str = ""
 
 
 class Gpu(Model):
