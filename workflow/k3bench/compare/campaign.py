@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from k3bench.compare import calibration, cited, kinds, machine
+from k3bench.compare import calibration, cited, kinds, machine, outstanding
 from k3bench.compare.corroborate import count_witnesses
 from k3bench.compare.findings import Checked, check_runs
 from k3bench.compare.headline import headline_of
@@ -188,11 +188,11 @@ class _Comparing:
                 *self.differing,
                 *self.unrecorded,
                 *cited.raw_not_kept(self.given),
-                *kinds.not_profiled(self.given.plan, self.given.residency),
-                *kinds.not_its_own(traced),
-                *kinds.not_of_these_builds(elsewhere),
+                *outstanding.not_profiled(self.given.plan, self.given.residency),
+                *outstanding.not_its_own(traced),
+                *outstanding.not_of_these_builds(elsewhere),
                 *cited.probed_less(self.given),
-                *kinds.outstanding(how, same, observations, levels, zero),
+                *outstanding.left_open(how, same, observations, levels, zero),
             ),
             provenance=provenance_of(self.given),
         )
