@@ -20,14 +20,25 @@ import policy_table  # noqa: E402
 FOUR, SEVEN = POLICIES["after"].forks, POLICIES["all"].forks
 
 
-def told(boot: str | None = None, device: str = "H200", **deltas: float) -> dict[str, Any]:
+def told(boot: str | None = None, device: str = "H200", options: str = "", **deltas: float) -> dict[str, Any]:
     """A file of one process, batch 4: named policies and their change against serial [%]."""
     rows = {name: {"forks": list(POLICIES[name].forks), "delta_pct": delta} for name, delta in deltas.items()}
-    return {"provenance": {"boot": boot, "device": device, "date": "today"}, "best": {"4": {"policies": rows}}}
+    provenance = {"boot": boot, "device": device, "date": "today", "arguments": {"options": options}}
+    return {"provenance": provenance, "best": {"4": {"policies": rows}}}
+
+
+def measured(*found: dict[str, Any]) -> tuple[list[policy_table.Policy], list[str]]:
+    read = [policy_table.Found.model_validate_json(json.dumps(one)) for one in found]
+    return policy_table.measured(read, "4")
 
 
 def winner(*found: dict[str, Any]) -> tuple[str, ...]:
-    return policy_table.chosen(policy_table.measured(list(found), "4")[0]).forks
+    return policy_table.chosen(measured(*found)[0]).forks
+
+
+def twice() -> dict[str, Any]:
+    rows = {name: {"forks": list(FOUR), "delta_pct": delta} for name, delta in (("one", -6.1), ("two", -6.2))}
+    return {"best": {"4": {"policies": rows}}}
 
 
 def write(folder: Path, *found: dict[str, Any]) -> list[str]:
@@ -47,28 +58,31 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("leads", "forks"),
     [
-        ([0.59], FOUR),  # one boot leaves 0.60 points open
-        ([0.61], SEVEN),
-        ([0.42, 0.42], FOUR),  # two leave 0.424
-        ([0.43, 0.43], SEVEN),
-        ([0.34, 0.34, 0.34], FOUR),  # three 0.346
-        ([0.35, 0.35, 0.35], SEVEN),
-        ([-0.1, 1.7], FOUR),  # 0.8 on average, but the boots are 1.8 apart: their own spread, not the floor
-        ([0.0, 0.0, 1.2], FOUR),  # 0.4, of one boot alone
+        ([0.99], FOUR),  # one boot leaves a point open
+        ([1.01], SEVEN),
+        ([0.70, 0.70], FOUR),  # two leave 0.707
+        ([0.71, 0.71], SEVEN),
+        ([0.57, 0.57, 0.57], FOUR),  # three 0.577
+        ([0.58, 0.58, 0.58], SEVEN),
+        ([-0.1, 2.5], FOUR),  # 1.2 on average, but the boots are 2.6 apart: their own spread, not the least one
+        ([0.1, 1.1, 1.1], SEVEN),  # 0.77, spread 0.577: two standard errors are 0.67, and the median is not asked
+        ([0.0, 0.7, 0.7], FOUR),  # 0.47, though the median is 0.7
     ],
 )
 def test_more_forks_must_lead_by_more_than_boots_differ(leads: list[float], forks: tuple[str, ...]) -> None:
-    """Twice the spread over the root of the number of boots; the spread is at least 0.3 points."""
+    """Twice the spread over the root of the number of boots; the spread is at least half a point."""
     assert winner(*(told(after=-6.0, all=-6.0 - lead) for lead in leads)) == forks
 
 
 def test_processes_of_one_boot_are_one() -> None:
-    """Half a point in each of four processes of one boot is chance, in four boots it is not."""
-    four = [told(after=-6.0, all=-6.5 - number / 1000) for number in range(4)]
+    """0.6 points in each of four boots is no chance, in four processes of one boot it is; a boot is their mean."""
+    four = [told(after=-6.0, all=-6.6 - number / 1000) for number in range(4)]
     assert winner(*four) == SEVEN
     for one in four:
         one["provenance"]["boot"] = "the same"
     assert winner(*four) == FOUR
+    unlike = [told("the same", all=delta) for delta in (-6.0, -6.1, -9.5)]
+    assert measured(*unlike)[0][0].deltas == (pytest.approx(-7.2),)
 
 
 def test_no_fork_at_all_is_a_policy() -> None:
@@ -90,7 +104,7 @@ def test_one_set_of_forks_is_one_policy_and_what_a_file_lacks_is_named() -> None
     first, second = told(after=-6.0, all=-9.0, before=-3.0), told(all=-9.2, before=-3.2)
     second["best"]["4"]["policies"]["table"] = {"forks": list(reversed(FOUR)), "delta_pct": -6.2}
     del second["best"]["4"]["policies"]["before"]
-    policies, lacking = policy_table.measured([first, second], "4")
+    policies, lacking = measured(first, second)
     assert [(policy.forks, policy.deltas) for policy in policies] == [
         (SEVEN, (-9.0, -9.2)),
         (FOUR, (-6.0, -6.2)),
@@ -115,10 +129,16 @@ def test_the_table_in_use_follows_from_its_records(tmp_path: Path) -> None:
     [
         (told(after=-6.0, all=-6.4), "holds the same figures as"),
         (told(after=-6.1, all=-6.4, device="cpu"), "has device cpu"),
+        (told(after=-6.1, all=-6.4, options="{'pdl': False}"), "has model"),
         ({**told(after=-6.1), "best": {"8": told(after=-6.1)["best"]["4"]}}, "has batches 8"),
-        ({"provenance": {}, "steps": {}}, "no section best; make it with: benchmarks/decode.py --sections best"),
-        (told(after=float("nan")), "its change is nan"),
+        (told(before=-3.0), "no policy is in every file at batch 4"),
+        (told(), "best.4.policies: Dictionary should have at least 1 item"),
+        ({"provenance": {"device": "H200"}, "steps": {}}, "best: Field required; make it with: benchmarks/decode.py"),
+        ({"best": told(after=-6.1)["best"]}, "provenance: Field required"),
+        ([], "Input should be an object"),
+        (told(after=float("nan")), "Input should be a finite number"),
         ({**told(), "best": {"4": {"policies": {"x": {"forks": ["moe"], "delta_pct": 1.0}}}}}, "unknown fork 'moe'"),
+        (told() | twice(), "are the same forks, timed twice"),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused(other: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -129,11 +149,31 @@ def test_files_that_do_not_belong_together_are_refused(other: dict[str, Any], sa
     assert not (tmp_path / "policies.json").exists()
 
 
-@pytest.mark.parametrize("content", [None, "{"])
-def test_a_file_that_cannot_be_read_is_named(content: str | None, tmp_path: Path) -> None:
+def test_a_file_given_twice_is_refused(tmp_path: Path) -> None:
+    """It would count as two boots."""
+    [path] = write(tmp_path, told(after=-6.0, all=-6.9))
+    done = run(path, path)
+    assert done.returncode == 2
+    assert "every process counts once" in done.stderr
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read: No such file"), ("{", "Invalid JSON")])
+def test_a_file_that_cannot_be_read_is_named(content: str | None, said: str, tmp_path: Path) -> None:
     """Missing, or no JSON."""
     if content:
         (tmp_path / "steps.json").write_text(content)
     done = run(str(tmp_path / "steps.json"))
     assert done.returncode == 2
-    assert "steps.json cannot be read" in done.stderr
+    assert "steps.json" in done.stderr
+    assert said in done.stderr
+
+
+def test_a_table_goes_into_a_new_folder_and_names_what_was_left_out(tmp_path: Path) -> None:
+    """What one file lacks stands beside the decision."""
+    words = write(tmp_path, told(after=-6.0, all=-6.4), told(after=-6.1))
+    done = run(*words, "--write", str(tmp_path / "new" / "policies.json"))
+    assert done.returncode == 0, done.stderr
+    assert "left out, not in every file: all" in done.stdout
+    table = json.loads((tmp_path / "new" / "policies.json").read_text())
+    assert table["tables"] == {"best-by-batch": {"4": list(FOUR)}}
+    assert [row["file"] for row in table["provenance"]] == words
