@@ -304,6 +304,17 @@ def test_other_levels_are_called_only_behind_the_primary_level() -> None:
     ]
 
 
+def test_behind_an_open_primary_level_that_one_is_settled_first() -> None:
+    """More blocks may call the primary level, and with it the others: no new recipe is needed yet."""
+    of = plan()
+    wide, gain = noisy(-0.02, 0.04, seed=16), noisy(-0.04, 0.006, seed=13)
+    seen = campaign(of, points(of, lambda o, i, a, c: (wide if c == 1 else gain)(o, i, a, c)))
+    primary = next(level for level in seen.levels if level.is_primary)
+    assert (primary.word, bool(primary.blocks_to_settle)) == ("inconclusive", True)
+    [cure] = [open_.fix for open_ in seen.outstanding if "primary level was not called" in open_.what]
+    assert cure.startswith(f"settle the primary level first (blocks: {primary.blocks_to_settle}), or a recipe with")
+
+
 def test_behind_a_primary_level_that_was_called_more_blocks_can_settle_a_level() -> None:
     """Holm over the other levels is what fails, and that is a matter of how much was measured."""
     of = plan()

@@ -24,6 +24,9 @@ from k3bench.store import CampaignFolder, read_record, write_record
 RECORDED = Path(__file__).parents[3] / "results" / "recorded" / "h200-first"
 
 
+TOO = "those that lie in the folder of obs1 too"
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> CampaignFolder:
     """A copy of a whole campaign: two observations, both profiled and probed, and two zero-change ones."""
@@ -37,7 +40,7 @@ def compared(folder: CampaignFolder) -> Comparison:
 
 
 #: The campaign had no time for some probes on its first boot, and on its second for the quick preset only.
-NO_TIME = ("not run (13 of", "obs2: fewer probes than of another observation (0 of")
+NO_TIME = ("not run (13 of", "on block-12)")
 
 
 def outstanding(seen: Comparison) -> list[tuple[str, str]]:
@@ -70,8 +73,8 @@ def test_points_without_their_blocks_closing_record_do_not_count(folder: Campaig
     seen = compared(folder)
     why = "a block's closing record is missing, so its points do not count"
     assert outstanding(seen) == [
-        ("observation", f"obs1 is incomplete: {why} (blocks 1 of 4)"),
-        ("observation", f"obs2 is incomplete: {why} (blocks 2 of 4)"),
+        ("observation", f"obs1 is incomplete: {why} (b001 of 4 blocks)"),
+        ("observation", f"obs2 is incomplete: {why} (b002 of 4 blocks)"),
     ]
     assert "incomplete" in seen.headline.flags
     assert valid_runs(seen) == {"obs1": 12, "obs2": 12, "zero1": 16, "zero2": 16}
@@ -137,10 +140,9 @@ def test_raw_step_times_that_are_gone_or_changed_are_counted(folder: CampaignFol
     shutil.copy(folder.raw("obs1", names[4]), folder.raw("obs1", names[5]))
     shutil.rmtree(folder.observation("zero2") / "raw")
     seen = compared(folder)
-    cite = "raw step times that 64 points of"
     assert sorted(outstanding(seen)) == [
-        ("time", f"{cite} obs1 cite: 3 files are missing, 1 hold other bytes"),
-        ("time", f"{cite} zero2 cite: 64 files are missing, 0 hold other bytes"),
+        ("time", "raw step times of obs1: of 64 files that its points cite, 3 missing, 1 with other bytes"),
+        ("time", "raw step times of zero2: of 64 files that its points cite, 64 missing"),
     ]
 
 
@@ -165,7 +167,7 @@ def test_probes_in_another_observations_folder_are_refused(folder: CampaignFolde
 
 def test_observations_that_were_probed_less_than_others_are_named(folder: CampaignFolder) -> None:
     """Of two that were timed alike: one without a record, then one whose record was cut short."""
-    fewer = "obs2: fewer probes than of another observation (0 of 141 on block-12)"
+    fewer = "obs2: lacks probes that another observation has (141 of 141 on block-12)"
     assert ("equality", fewer) in [(o.kind, o.what) for o in compared(folder).outstanding]
     first = folder.equivalence("obs1")
     kept = read_record(first, Equivalence)
@@ -176,8 +178,11 @@ def test_observations_that_were_probed_less_than_others_are_named(folder: Campai
     write_record(first, kept.model_copy(update={"rows": kept.rows[:5]}))
     assert outstanding(compared(folder))[0] == (
         "equality",
-        "obs1: fewer probes than of another observation (5 of 154 on small)",
+        "obs1: lacks probes that another observation has (149 of 154 on small)",
     )
+    small = [row for row in kept.rows if row.preset == "small"]
+    write_record(first, kept.model_copy(update={"rows": (*kept.rows[len(small) :], *small[:5] * 31)}))
+    assert any(what.startswith("obs1: lacks probes") for _, what in outstanding(compared(folder)))
     folder.equivalence("obs2").unlink()
     assert ("equality", "obs2: outputs of its builds were not probed, those of others were") in outstanding(
         compared(folder)
@@ -216,9 +221,40 @@ def test_traces_that_two_observations_show_count_once(folder: CampaignFolder) ->
     """A copy in the place of an observation's own traces is no second look, and the mechanism is made without it."""
     shutil.copy(folder.residency("obs1"), folder.residency("obs2"))
     seen = compared(folder)
-    assert outstanding(seen) == [("residency", "the traces of obs2 do not count: they are those of obs1")]
+    assert outstanding(seen) == [("residency", f"the traces of obs2 do not count: they are {TOO}")]
     assert seen.mechanism is not None
     assert {traces.observation for traces in seen.mechanism.traces} == {"obs1"}
+
+
+def test_a_trace_explains_the_gain_of_its_own_level(folder: CampaignFolder) -> None:
+    """Profiled at concurrency 2, it is held against what was gained there, not at the primary level."""
+    for observation in ("obs1", "obs2"):
+        traces = read_record(folder.residency(observation), Residency).traces
+        changed(
+            folder.residency(observation), Residency, traces=tuple(t.model_copy(update={"level": 2}) for t in traces)
+        )
+    seen = compared(folder)
+    level = next(row for row in seen.levels if row.concurrency == 2)
+    assert seen.mechanism is not None
+    assert level.before_median is not None
+    assert level.delta_pct is not None
+    assert seen.mechanism.gain_ms_per_step == pytest.approx(-level.before_median * level.delta_pct / 100)
+
+
+def test_points_of_one_level_that_are_gone_are_named(folder: CampaignFolder) -> None:
+    """The observation is incomplete, not missing: its other levels count."""
+    record = read_record(folder.allocation("obs1", "alloc1"), Allocation)
+    kept = tuple(ref for ref in record.accepted if not ref.point.endswith("-c8"))
+    changed(folder.allocation("obs1", "alloc1"), Allocation, accepted=kept)
+    for path in (folder.observation("obs1") / "points").glob("*-c8.json"):
+        path.unlink()
+    for path in (folder.observation("obs1") / "blocks").glob("*.json"):
+        block = read_record(path, Block)
+        changed(path, Block, points=tuple(ref for ref in block.points if not ref.point.endswith("-c8")))
+    row = next(row for row in compared(folder).observations if row.observation == "obs1")
+    assert row.status == "incomplete"
+    assert row.reason is not None
+    assert row.reason.startswith("points are missing at concurrency 8 (b000, ")
 
 
 def _with_builds(folder: CampaignFolder, observation: str) -> None:

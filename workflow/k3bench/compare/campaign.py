@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 
@@ -148,12 +149,11 @@ class _Comparing:
         witnesses = self._witnesses(pairs, levels, per_metric)
         observations = with_builds(rows.all(self.given.allocations), self.given.builds)
         zero = None if self.zero is None else zero_change_of(self.zero, self.table, self.rule, self.primary)
-        primary = levels[self.primary]
-        sure = None if primary.ci95 is None else self._gain(primary, primary.ci95.high_pct)
         timed = cited.timed_builds(self.given)
         traced = cited.traced_elsewhere(self.given.residency, timed)
         own = {name: record for name, record in self.given.residency.items() if name not in traced}
-        how = kinds.mechanism(own, self._gain(primary, primary.delta_pct), sure)
+        of_traces = self._traced_level(levels, own)
+        how = kinds.mechanism(own, self._gain(of_traces, "delta"), self._gain(of_traces, "surely"))
         elsewhere = cited.probed_elsewhere(self.given.equivalence, timed)
         same = kinds.equality(self.given.equivalence, elsewhere)
         others = self._others(per_metric, witnesses.restatements if witnesses else ())
@@ -308,11 +308,20 @@ class _Comparing:
             )
         return tuple(rows)
 
-    def _gain(self, level: LevelResult, delta_pct: float | None) -> float | None:
-        """Milliseconds a step that a delta saves at a level; a step is a token where nothing is speculated."""
-        if level.before_median is None or delta_pct is None or not self.recipe.primary_metric.startswith("tpot"):
+    def _traced_level(self, levels: Sequence[LevelResult], own: Mapping[str, Residency]) -> LevelResult | None:
+        """The level whose gain a trace may explain: the one that was profiled; None where several were."""
+        profiled = {t.level for record in own.values() for t in record.traces if t.level is not None}
+        if not profiled:
+            return levels[self.primary]
+        return next((level for level in levels if {level.concurrency} == profiled), None)
+
+    def _gain(self, level: LevelResult | None, what: Literal["delta", "surely"]) -> float | None:
+        """Milliseconds a step that a level saves, or surely saves; a step is a token where nothing is speculated."""
+        if level is None or level.before_median is None or not self.recipe.primary_metric.startswith("tpot"):
             return None
-        return -level.before_median * delta_pct / 100.0
+        high = None if level.ci95 is None else level.ci95.high_pct
+        pct = level.delta_pct if what == "delta" else high
+        return None if pct is None else -level.before_median * pct / 100.0
 
 
 def _pairs_at(pairs: Pairs, metric: int) -> Pairs:

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from k3bench.compare.inputs import Inputs
 from k3bench.records.comparison import Outstanding
-from k3bench.records.equivalence import Equivalence
+from k3bench.records.equivalence import Equivalence, EquivalenceRow
 from k3bench.records.measurement import ARMS, Arm
 from k3bench.records.residency import Residency
 
 #: Observation and arm -> identities of the builds that its points cite.
 Timed = dict[tuple[str, Arm], set[str]]
+#: Preset, kind, what, policy and batch of a row of equality evidence.
+Probe = tuple[str, str, str, str, int | None]
 
 
 def timed_builds(given: Inputs) -> Timed:
@@ -81,13 +83,17 @@ def raw_not_kept(given: Inputs) -> tuple[Outstanding, ...]:
     return tuple(
         Outstanding(
             kind="time",
-            what=f"raw step times that {n} points of {observation} cite: {gone[observation]} files are missing, "
-            f"{other[observation]} hold other bytes",
+            what=f"raw step times of {observation}: of {n} files that its points cite, "
+            + _listed({"missing": gone[observation], "with other bytes": other[observation]}),
             fix=f"restore observations/{observation}/raw/ from a copy, or measure the observation again",
         )
         for observation, n in cited.items()
         if gone[observation] or other[observation]
     )
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {what}" for what, n in counts.items() if n)
 
 
 def _by_place(given: Inputs) -> Iterator[tuple[str, Arm, str, Arm, set[str]]]:
@@ -110,14 +116,14 @@ def probed_elsewhere(records: Iterable[Equivalence], timed: Timed) -> dict[str, 
 
 
 def probed_less(given: Inputs) -> tuple[Outstanding, ...]:
-    """Timed observations of the change without probes, or with fewer of some preset than ran for another of them."""
+    """Timed observations of the change that lack probes which ran for another of them."""
     timed = {point.observation for point in given.points}
     wanted = [o.id for o in given.plan.observations if o.id in timed and not o.zero_change]
     records = {record.observation: record for record in given.equivalence if record.observation in wanted}
-    most: Counter[str] = Counter()
+    asked: set[Probe] = set()
     for record in records.values():
-        most |= Counter(row.preset for row in record.rows if row.status != "not_run")
-    short = {observation: _short_of(records.get(observation), most) for observation in wanted if most}
+        asked |= {probe_of(row) for row in record.rows if row.status != "not_run"}
+    short = {observation: _short_of(records.get(observation), asked) for observation in wanted if asked}
     return tuple(
         Outstanding(kind="equality", what=f"{observation}: {what}", fix=f"k3bench verify PLAN {observation}")
         for observation, what in short.items()
@@ -125,13 +131,22 @@ def probed_less(given: Inputs) -> tuple[Outstanding, ...]:
     )
 
 
-def _short_of(record: Equivalence | None, most: Counter[str]) -> str:
+def probe_of(row: EquivalenceRow) -> Probe:
+    """What was asked, whatever came of it."""
+    return row.preset, row.kind, row.what, row.policy, row.batch
+
+
+def _short_of(record: Equivalence | None, asked: set[Probe]) -> str:
     """What one record lacks, by preset; empty where nothing. A row that says why it did not run is there."""
     if record is None:
         return "outputs of its builds were not probed, those of others were"
-    there = Counter(row.preset for row in record.rows)
-    short = [f"{there[preset]} of {n} on {preset}" for preset, n in most.items() if there[preset] < n]
-    return f"fewer probes than of another observation ({', '.join(short)})" if short else ""
+    total, lacking = (Counter(preset for preset, *_ in probes) for probes in (asked, asked - _probes(record)))
+    short = [f"{n} of {total[preset]} on {preset}" for preset, n in sorted(lacking.items())]
+    return f"lacks probes that another observation has ({', '.join(short)})" if short else ""
+
+
+def _probes(record: Equivalence) -> set[Probe]:
+    return {probe_of(row) for row in record.rows}
 
 
 def traced_elsewhere(records: Mapping[str, Residency], timed: Timed) -> dict[str, str]:
@@ -148,7 +163,7 @@ def traced_elsewhere(records: Mapping[str, Residency], timed: Timed) -> dict[str
             continue
         others = {shown_by.setdefault(trace.sha256, observation) for trace in record.traces} - {observation}
         if others:
-            found[observation] = f"those of {', '.join(sorted(others))}"
+            found[observation] = f"those that lie in the folder of {', '.join(sorted(others))} too"
     return found
 
 

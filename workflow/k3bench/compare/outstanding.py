@@ -157,13 +157,24 @@ def _is_open(level: LevelResult) -> bool:
 
 
 def _behind_the_primary(levels: Sequence[LevelResult]) -> list[Outstanding]:
-    """Levels that only a primary level of their own can settle, in one line: the primary is named before the data."""
+    """Levels significant alone that wait for the primary level, in one line: more blocks of theirs do not help them."""
     barred = [str(level.concurrency) for level in levels if level.inconclusive_because == "primary_not_called"]
     if not barred:
         return []
     named = f"primary_level: {barred[0]}," if len(barred) == 1 else "a primary_level that is one of them,"
+    fix = f"a recipe with {named} named before it is measured"
+    first = next(
+        (f"blocks: {level.blocks_to_settle}" for level in levels if level.is_primary and _settles(level)), None
+    )
     what = f"inconclusive at concurrency {', '.join(barred)}: significant alone, but the primary level was not called"
-    return [Outstanding(kind="time", what=what, fix=f"a recipe with {named} named before it is measured")]
+    return [
+        Outstanding(kind="time", what=what, fix=f"settle the primary level first ({first}), or {fix}" if first else fix)
+    ]
+
+
+def _settles(level: LevelResult) -> bool:
+    """Whether more blocks may yet call it."""
+    return level.word == "inconclusive" and level.blocks_to_settle is not None
 
 
 def _open_level(level: LevelResult) -> Outstanding:

@@ -106,10 +106,14 @@ class Rows:
     def row(self, o: int, allocations: dict[str, list[Allocation]]) -> ObservationRow:
         """One planned observation. Runs are counted over levels: a run is valid if it is so at every level."""
         planned = self.table.observations[o]
-        measured: Bools = np.asarray(self.table.measured[:, o].all(axis=0))
+        by_level: Bools = self.table.measured[:, o]
+        measured: Bools = np.asarray(by_level.all(axis=0))
         places = self.table.planned[o]
+        short = [c for c, seen in zip(self.table.levels, by_level, strict=True) if (seen < by_level.any(axis=0)).any()]
         valid: Bools = np.asarray(np.isfinite(self.values[:, o]).all(axis=0))
-        status, reason = _status(planned, measured[places], allocations.get(planned.id, []))
+        status, reason = _status(
+            planned, bool(by_level.any()), measured[places], short, allocations.get(planned.id, [])
+        )
         points = self.points.get(o, [])
         return ObservationRow(
             observation=planned.id,
@@ -158,21 +162,25 @@ def _crosschecks(pairs: Pairs) -> tuple[Floats, Floats]:
     return sign_flip, wilcoxon
 
 
-def _status(planned: PlannedObservation, measured: Bools, allocations: list[Allocation]) -> tuple[Status, str | None]:
-    """complete, incomplete or missing, and why."""
+def _status(
+    planned: PlannedObservation, any_run: bool, measured: Bools, short: list[int], allocations: list[Allocation]
+) -> tuple[Status, str | None]:
+    """complete, incomplete or missing, and why. `short`: levels that lack runs which other levels have."""
     if measured.all():
         return "complete", None
     failures = [a.reason for a in allocations if a.status == "failed" and a.reason]
     lost = [b.number for j, b in enumerate(planned.blocks) if not measured[4 * j : 4 * j + 4].all()]
-    why = "; ".join(failures) or _why_lost(lost, allocations)
-    if not measured.any():
+    why = "; ".join(failures) or _why_lost(lost, short, allocations)
+    if not any_run:
         return "missing", why
-    return "incomplete", f"{why} (blocks {', '.join(map(str, lost))} of {len(planned.blocks)})"
+    return "incomplete", f"{why} ({', '.join(f'b{n:03d}' for n in lost)} of {len(planned.blocks)} blocks)"
 
 
-def _why_lost(blocks: Sequence[int], allocations: Sequence[Allocation]) -> str:
+def _why_lost(blocks: Sequence[int], short: Sequence[int], allocations: Sequence[Allocation]) -> str:
     if not allocations:
         return "no record of any allocation"
+    if short:
+        return f"points are missing at concurrency {', '.join(map(str, short))}"
     accepted = {ref.point.partition("-")[0] for allocation in allocations for ref in allocation.accepted}
     if accepted.intersection(f"b{number:03d}" for number in blocks):
         return "a block's closing record is missing, so its points do not count"
