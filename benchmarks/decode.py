@@ -184,12 +184,13 @@ def best(bench: Bench) -> None:
         if hurting:
             named.append(with_forks("none-that-hurt", *(fork for fork in FORKS if fork not in hurting)))
         distinct = {p.forks: p for p in reversed(named)}.values()  # of equal ones the first name
-        rows[level] = {"policies": {}, **({"hurting": hurting} if alone else {})}
+        rows[level] = {"policies": {}}
         for each in distinct:
             delta = bench.compared(POLICIES["serial"], each, level)
             rows[level]["policies"][each.name] = {"forks": each.forks, **parts.plain(delta)}
             print(f"{level:<6} {each.name:<15} {_pct(delta):<19} {', '.join(each.forks)}", flush=True)
         if alone:
+            rows[level]["hurting"] = hurting
             print(f"{level:<6} alone these hurt: {', '.join(hurting) or 'none'}")
 
 

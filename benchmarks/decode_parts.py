@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from scipy import stats
 
+from k3bench.fingerprint.machine import host
 from k3bench.measure.engines.k3model import time_on_device, time_on_host
 from k3bench.records.residency import TraceResidency
 from k3model.cache import Snapshot
@@ -31,8 +32,6 @@ from k3model.captured import CaptureRecorder, DriverGraph
 SKIPPED = 16
 #: Replays under the profiler, and how many of them come before those that are read.
 REPLAYS, WARM_UP = 6, 2
-#: What Linux draws anew each time it starts.
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def step_ns(session: Decode, snapshot: Snapshot, steps: int) -> list[int]:
@@ -138,7 +137,7 @@ def provenance(arguments: dict[str, Any]) -> dict[str, Any]:
         "torch": torch.__version__,
         "arguments": arguments,
         "device": f"cpu {platform.machine()}",
-        "boot": BOOT.read_text().strip() if BOOT.is_file() else None,
+        "boot": host().boot or None,
     }
     if torch.cuda.is_available():
         asked = "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu"

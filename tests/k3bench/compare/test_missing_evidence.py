@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -40,12 +41,12 @@ def compared(folder: CampaignFolder) -> Comparison:
 
 
 #: The campaign had no time for some probes on its first boot, and on its second for the quick preset only.
-NO_TIME = ("not run (13 of", "on block-12)")
+NO_TIME = re.compile(r"not run \(13 of|^obs2: lacks probes that another observation has \((\d+) of \1 on block-12\)$")
 
 
 def outstanding(seen: Comparison) -> list[tuple[str, str]]:
     """What is outstanding beyond the probes that the campaign itself had no time for."""
-    return [(o.kind, o.what) for o in seen.outstanding if not any(said in o.what for said in NO_TIME)]
+    return [(o.kind, o.what) for o in seen.outstanding if not NO_TIME.search(o.what)]
 
 
 def valid_runs(seen: Comparison) -> dict[str, int]:

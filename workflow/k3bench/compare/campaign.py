@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 import numpy as np
 
@@ -153,7 +152,7 @@ class _Comparing:
         traced = cited.traced_elsewhere(self.given.residency, timed)
         own = {name: record for name, record in self.given.residency.items() if name not in traced}
         of_traces = self._traced_level(levels, own)
-        how = kinds.mechanism(own, self._gain(of_traces, "delta"), self._gain(of_traces, "surely"))
+        how = kinds.mechanism(own, *self._gains(of_traces))
         elsewhere = cited.probed_elsewhere(self.given.equivalence, timed)
         same = kinds.equality(self.given.equivalence, elsewhere)
         others = self._others(per_metric, witnesses.restatements if witnesses else ())
@@ -189,8 +188,8 @@ class _Comparing:
                 *self.unrecorded,
                 *cited.raw_not_kept(self.given),
                 *outstanding.not_profiled(self.given.plan, self.given.residency),
-                *outstanding.not_its_own(traced),
-                *outstanding.not_of_these_builds(elsewhere),
+                *cited.not_its_own(traced),
+                *cited.not_of_these_builds(elsewhere),
                 *cited.probed_less(self.given),
                 *outstanding.left_open(how, same, observations, levels, zero),
             ),
@@ -315,13 +314,16 @@ class _Comparing:
             return levels[self.primary]
         return next((level for level in levels if {level.concurrency} == profiled), None)
 
-    def _gain(self, level: LevelResult | None, what: Literal["delta", "surely"]) -> float | None:
-        """Milliseconds a step that a level saves, or surely saves; a step is a token where nothing is speculated."""
+    def _gains(self, level: LevelResult | None) -> tuple[float | None, float | None]:
+        """Milliseconds a step that a level saves, and surely saves; a step is a token where nothing is speculated."""
         if level is None or level.before_median is None or not self.recipe.primary_metric.startswith("tpot"):
-            return None
+            return None, None
         high = None if level.ci95 is None else level.ci95.high_pct
-        pct = level.delta_pct if what == "delta" else high
-        return None if pct is None else -level.before_median * pct / 100.0
+        return _of(level.before_median, level.delta_pct), _of(level.before_median, high)
+
+
+def _of(before_ms: float, delta_pct: float | None) -> float | None:
+    return None if delta_pct is None else -before_ms * delta_pct / 100.0
 
 
 def _pairs_at(pairs: Pairs, metric: int) -> Pairs:

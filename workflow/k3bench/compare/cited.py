@@ -115,6 +115,18 @@ def probed_elsewhere(records: Iterable[Equivalence], timed: Timed) -> dict[str, 
     return {observation: found for observation, found in arms.items() if found}
 
 
+def not_of_these_builds(elsewhere: Mapping[str, tuple[Arm, ...]]) -> tuple[Outstanding, ...]:
+    """Sameness of other builds is none of these."""
+    return tuple(
+        Outstanding(
+            kind="equality",
+            what=f"the probes of {observation} are not of the builds that it timed ({', '.join(arms)})",
+            fix=f"k3bench verify PLAN {observation}",
+        )
+        for observation, arms in elsewhere.items()
+    )
+
+
 def probed_less(given: Inputs) -> tuple[Outstanding, ...]:
     """Timed observations of the change that lack probes which ran for another of them."""
     timed = {point.observation for point in given.points}
@@ -165,6 +177,18 @@ def traced_elsewhere(records: Mapping[str, Residency], timed: Timed) -> dict[str
         if others:
             found[observation] = f"those that lie in the folder of {', '.join(sorted(others))} too"
     return found
+
+
+def not_its_own(traced: Mapping[str, str]) -> tuple[Outstanding, ...]:
+    """Traces that say nothing of the observation in whose folder they lie; its mechanism is made without them."""
+    return tuple(
+        Outstanding(
+            kind="residency",
+            what=f"the traces of {observation} do not count: they are {why}",
+            fix="restore its residency.json, or k3bench profile, then k3bench trace",
+        )
+        for observation, why in traced.items()
+    )
 
 
 def _traced_other_builds(observation: str, record: Residency, timed: Timed) -> list[Arm]:

@@ -1,6 +1,6 @@
 """What a reviewer would still have to ask for, as `Outstanding`s: what was planned and is missing, or does not decide.
 
-In: the plan, residency by observation, what `kinds` and `cited` found, the judged levels. Out: one line each, with its
+In: the plan, residency by observation, what `kinds` found, the judged levels. Out: one line each, with its
 cure. Out of scope: what records cite (`cited`), the machine (`machine`).
 """
 
@@ -16,7 +16,6 @@ from k3bench.records.comparison import (
     Outstanding,
     ZeroChange,
 )
-from k3bench.records.measurement import Arm
 from k3bench.records.plan import Plan
 from k3bench.records.residency import Residency
 
@@ -32,30 +31,6 @@ def not_profiled(plan: Plan, residency: Mapping[str, Residency]) -> tuple[Outsta
         return ()
     what = f"profiled runs of {', '.join(missing)} are missing"
     return (Outstanding(kind="residency", what=what, fix="k3bench profile, then k3bench trace"),)
-
-
-def not_its_own(traced: Mapping[str, str]) -> tuple[Outstanding, ...]:
-    """Traces that say nothing of the observation in whose folder they lie; its mechanism is made without them."""
-    return tuple(
-        Outstanding(
-            kind="residency",
-            what=f"the traces of {observation} do not count: they are {why}",
-            fix="restore its residency.json, or k3bench profile, then k3bench trace",
-        )
-        for observation, why in traced.items()
-    )
-
-
-def not_of_these_builds(elsewhere: Mapping[str, tuple[Arm, ...]]) -> tuple[Outstanding, ...]:
-    """Sameness of other builds is none of these."""
-    return tuple(
-        Outstanding(
-            kind="equality",
-            what=f"the probes of {observation} are not of the builds that it timed ({', '.join(arms)})",
-            fix=f"k3bench verify PLAN {observation}",
-        )
-        for observation, arms in elsewhere.items()
-    )
 
 
 def left_open(
@@ -163,18 +138,11 @@ def _behind_the_primary(levels: Sequence[LevelResult]) -> list[Outstanding]:
         return []
     named = f"primary_level: {barred[0]}," if len(barred) == 1 else "a primary_level that is one of them,"
     fix = f"a recipe with {named} named before it is measured"
-    first = next(
-        (f"blocks: {level.blocks_to_settle}" for level in levels if level.is_primary and _settles(level)), None
-    )
+    blocks = next((level.blocks_to_settle for level in levels if level.is_primary), None)
+    if blocks is not None:
+        fix = f"settle the primary level first (blocks: {blocks}), or {fix}"
     what = f"inconclusive at concurrency {', '.join(barred)}: significant alone, but the primary level was not called"
-    return [
-        Outstanding(kind="time", what=what, fix=f"settle the primary level first ({first}), or {fix}" if first else fix)
-    ]
-
-
-def _settles(level: LevelResult) -> bool:
-    """Whether more blocks may yet call it."""
-    return level.word == "inconclusive" and level.blocks_to_settle is not None
+    return [Outstanding(kind="time", what=what, fix=fix)]
 
 
 def _open_level(level: LevelResult) -> Outstanding:

@@ -5,7 +5,7 @@ In: the run table and the rule's arrays. Out: `ObservationRow`s and `RunValue`s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -106,14 +106,10 @@ class Rows:
     def row(self, o: int, allocations: dict[str, list[Allocation]]) -> ObservationRow:
         """One planned observation. Runs are counted over levels: a run is valid if it is so at every level."""
         planned = self.table.observations[o]
-        by_level: Bools = self.table.measured[:, o]
-        measured: Bools = np.asarray(by_level.all(axis=0))
         places = self.table.planned[o]
-        short = [c for c, seen in zip(self.table.levels, by_level, strict=True) if (seen < by_level.any(axis=0)).any()]
         valid: Bools = np.asarray(np.isfinite(self.values[:, o]).all(axis=0))
-        status, reason = _status(
-            planned, bool(by_level.any()), measured[places], short, allocations.get(planned.id, [])
-        )
+        seen = dict(zip(self.table.levels, self.table.measured[:, o, places], strict=True))
+        status, reason = _status(planned, seen, allocations.get(planned.id, []))
         points = self.points.get(o, [])
         return ObservationRow(
             observation=planned.id,
@@ -163,20 +159,23 @@ def _crosschecks(pairs: Pairs) -> tuple[Floats, Floats]:
 
 
 def _status(
-    planned: PlannedObservation, any_run: bool, measured: Bools, short: list[int], allocations: list[Allocation]
+    planned: PlannedObservation, seen: Mapping[int, Bools], allocations: list[Allocation]
 ) -> tuple[Status, str | None]:
-    """complete, incomplete or missing, and why. `short`: levels that lack runs which other levels have."""
-    if measured.all():
+    """complete, incomplete or missing, and why. `seen`: which planned runs were measured, by level."""
+    somewhere, everywhere = np.any([*seen.values()], axis=0), np.all([*seen.values()], axis=0)
+    if everywhere.all():
         return "complete", None
     failures = [a.reason for a in allocations if a.status == "failed" and a.reason]
-    lost = [b.number for j, b in enumerate(planned.blocks) if not measured[4 * j : 4 * j + 4].all()]
+    lost = [b.number for j, b in enumerate(planned.blocks) if not everywhere[4 * j : 4 * j + 4].all()]
+    short = [level for level, runs in seen.items() if (somewhere & ~runs).any()]
     why = "; ".join(failures) or _why_lost(lost, short, allocations)
-    if not any_run:
+    if not somewhere.any():
         return "missing", why
     return "incomplete", f"{why} ({', '.join(f'b{n:03d}' for n in lost)} of {len(planned.blocks)} blocks)"
 
 
 def _why_lost(blocks: Sequence[int], short: Sequence[int], allocations: Sequence[Allocation]) -> str:
+    """`short`: levels that lack runs which other levels have."""
     if not allocations:
         return "no record of any allocation"
     if short:

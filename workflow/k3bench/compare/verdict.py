@@ -80,9 +80,8 @@ class Verdict:
         """Whether the primary level bars the one at `index` (another), whatever the p of that one is."""
         if rule.primary is None:
             return False
-        primary = (*index[:-1], rule.primary)
-        opens = self.code[primary] != DISAGREEMENT and self.p[primary] < rule.alpha_a_look
-        return not opens
+        gate = _gate(self.p, self.code == DISAGREEMENT, rule.primary)[index[:-1]]
+        return not gate < rule.alpha_a_look
 
 
 def judge(pairs: Pairs, rule: Rule, *, standing: Verdict | None = None) -> Verdict:
@@ -142,8 +141,12 @@ def _inside(pooled: Pooled, rule: Rule) -> Bools:
 def _deciding_p(p: Floats, disagree: Bools, rule: Rule) -> Floats:
     if rule.primary is None:
         return holm(p)
-    gate = np.where(disagree[..., rule.primary], 1.0, p[..., rule.primary])
-    return gatekept(p, rule.primary, gate)
+    return gatekept(p, rule.primary, _gate(p, disagree, rule.primary))
+
+
+def _gate(p: Floats, disagree: Bools, primary: int) -> Floats:
+    """The p with which the primary level opens the way to the others: 1 where its observations disagree."""
+    return np.where(disagree[..., primary], 1.0, p[..., primary])
 
 
 def _deciding_p_het(p_het: Floats, rule: Rule) -> Floats:
